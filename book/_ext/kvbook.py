@@ -1,0 +1,124 @@
+"""The book's Sphinx glue: explorers in pages, browser files beside them, nothing from other hosts.
+
+* While notebooks run it asks kvlib for the page face.
+* It adds ``{explorer}`` and ``{exercise-check}`` for markdown pages, where no notebook cell can call ``show``.
+* After the build it writes the precomputed states, the Python that the worker runs, and the npm files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+from kvlib.explore import EXERCISES, REGISTRY
+from kvlib.explore.page import exercise_html, explorer_html, states_script
+from kvlib.explore.show import FACE_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = ROOT / "node_modules"
+MATHJAX = NODE / "mathjax" / "es5"
+# Where the same files live when npm was not there at build time; versions as in package.json.
+CDN = "https://cdn.jsdelivr.net"
+CDN_SETTINGS = (
+    "window.KV_SETTINGS = {"
+    f'plotly: "{CDN}/npm/plotly.js-basic-dist-min@4.1.1/plotly-basic.min.js", '
+    f'pyodide: ["{CDN}/npm/pyodide@314.0.7/"]'
+    "};"
+)
+LOCAL_SETTINGS = f'window.KV_SETTINGS = {{pyodide: ["kv/pyodide/", "{CDN}/npm/pyodide@314.0.7/"]}};'
+PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+# A fixed date keeps the archive the same, byte for byte, from build to build.
+ZIP_DATE = (2020, 1, 1, 0, 0, 0)
+
+log = logging.getLogger(__name__)
+
+
+class ExplorerDirective(SphinxDirective):
+    """``{explorer} module.name`` puts an explorer on a markdown page."""
+
+    required_arguments = 1
+
+    def run(self):
+        return [nodes.raw("", explorer_html(REGISTRY[self.arguments[0]]), format="html")]
+
+
+class ExerciseCheckDirective(SphinxDirective):
+    """``{exercise-check} module.name`` puts a self-checked exercise on a markdown page."""
+
+    required_arguments = 1
+
+    def run(self):
+        return [nodes.raw("", exercise_html(EXERCISES[self.arguments[0]]), format="html")]
+
+
+def choose_hosts(app, config):
+    """Use the npm files where they are installed, else say once that the pages will ask a CDN."""
+    if MATHJAX.is_dir():
+        config.mathjax_path = "kv/mathjax/tex-chtml.js"
+        app.add_js_file(None, body=LOCAL_SETTINGS)
+    else:
+        log.info("kvbook: node_modules is missing (run `npm ci`), so the pages will load MathJax, plotly and Python from a CDN")
+        app.add_js_file(None, body=CDN_SETTINGS)
+    app.add_js_file("explorer.js", loading_method="defer")
+    app.add_css_file("explorer.css")
+
+
+def drop_thebe(app, pagename, templatename, context, doctree):
+    """Thebe is not used, and its script asks another host for its code on every page."""
+    def wanted(script):
+        return "thebe" not in str(getattr(script, "filename", "")) + str(getattr(script, "attributes", ""))
+
+    context["script_files"] = [s for s in context.get("script_files", []) if wanted(s)]
+    context["css_files"] = [s for s in context.get("css_files", []) if wanted(s)]
+
+
+def write_assets(app, exception):
+    if exception or app.builder.format != "html":
+        return
+    out = Path(app.outdir) / "_static" / "kv"
+    write_states(out / "explorers")
+    write_library(out / "kvlib.zip")
+    if MATHJAX.is_dir():
+        copy_npm_files(out)
+
+
+def write_states(folder: Path):
+    folder.mkdir(parents=True, exist_ok=True)
+    for item_id, item in [*REGISTRY.items(), *EXERCISES.items()]:
+        (folder / f"{item_id}.js").write_text(states_script(item), encoding="utf-8")
+
+
+def write_library(path: Path):
+    """kvlib's Python as one archive, for the worker to unpack."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for source in sorted((ROOT / "kvlib").rglob("*")):
+            if source.suffix in {".py", ".json"}:
+                entry = zipfile.ZipInfo(str(source.relative_to(ROOT)), ZIP_DATE)
+                archive.writestr(entry, source.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def copy_npm_files(out: Path):
+    shutil.copy2(NODE / "plotly.js-basic-dist-min" / "plotly-basic.min.js", out / "plotly.min.js")
+    (out / "pyodide").mkdir(exist_ok=True)
+    for name in PYODIDE_FILES:
+        shutil.copy2(NODE / "pyodide" / name, out / "pyodide" / name)
+    fonts = Path("output", "chtml", "fonts", "woff-v2")
+    (out / "mathjax").mkdir(exist_ok=True)
+    shutil.copy2(MATHJAX / "tex-chtml.js", out / "mathjax" / "tex-chtml.js")
+    shutil.copytree(MATHJAX / fonts, out / "mathjax" / fonts, dirs_exist_ok=True)
+
+
+def setup(app):
+    os.environ[FACE_VARIABLE] = "page"
+    app.add_directive("explorer", ExplorerDirective)
+    app.add_directive("exercise-check", ExerciseCheckDirective)
+    app.connect("config-inited", choose_hosts)
+    app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("build-finished", write_assets)
+    return {"version": "1", "parallel_read_safe": True}

@@ -1,0 +1,130 @@
+"""The plotly shapes that chapters share, as plain dictionaries.
+
+Titles stand above the picture as text (`View.title`), so that they wrap on a phone; colours come
+from `kvlib.explore.palette`; the page script adds the colours of the theme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEIGHT = 380
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+PATTERNS = ("", "/", "x", "\\", ".", "-")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series of a line chart. `dash` is an index into `DASHES`, so lines differ without colour."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    dash: int = 0
+    markers: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A single point with words beside it: where the reader stands, or a published value."""
+
+    name: str
+    x: float
+    y: float
+    colour: str
+    text: str = ""
+
+
+def axis(title: str, *, log: bool = False, low=None, high=None, categories: Sequence[str] | None = None) -> dict:
+    """A plotly axis. `low` and `high` are values, also on a logarithmic axis."""
+    made = {"title": {"text": title}}
+    if log:
+        # Powers of ten only: plotly's minor labels are unreadable on a phone.
+        made |= {"type": "log", "dtick": 1, "exponentformat": "power"}
+    if low is not None and high is not None:
+        made |= {"range": [math.log10(low), math.log10(high)] if log else [low, high]}
+    if categories is not None:
+        made |= {"type": "category", "categoryorder": "array", "categoryarray": list(categories)}
+    return made
+
+
+def line_chart(lines: Sequence[Line], x_axis: dict, y_axis: dict, *, marks: Sequence[Mark] = (), walls=()) -> dict:
+    """Lines, marked points and walls (``(x, words, colour)``: a vertical line that means "stop here")."""
+    drawn = [_line(line) for line in lines] + [_mark(mark) for mark in marks]
+    layout = _layout(x_axis, y_axis)
+    layout["shapes"] = [_wall(x, colour) for x, _, colour in walls]
+    layout["annotations"] = [_wall_words(x, words, colour, x_axis) for x, words, colour in walls]
+    return {"data": drawn, "layout": layout}
+
+
+def stacked_bars(categories: Sequence[str], parts: Sequence[tuple[str, Sequence[float], str]], value_axis: dict) -> dict:
+    """Horizontal bars, one a category, split into ``(name, values, colour)`` parts.
+
+    Horizontal, because category names are words and a phone is narrow; patterned, so that parts
+    differ without colour.
+    """
+    drawn = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": list(categories),
+            "x": list(values),
+            "marker": {"color": colour, "pattern": {"shape": PATTERNS[i % len(PATTERNS)], "fgcolor": "#fff", "size": 6}},
+        }
+        for i, (name, values, colour) in enumerate(parts)
+    ]
+    layout = _layout(value_axis, {**axis("", categories=list(categories)), "autorange": "reversed"})
+    return {"data": drawn, "layout": {**layout, "barmode": "stack"}}
+
+
+def _line(line: Line) -> dict:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if line.markers else "lines",
+        "name": line.name,
+        "x": list(line.x),
+        "y": list(line.y),
+        "line": {"color": line.colour, "width": 2.5, "dash": DASHES[line.dash % len(DASHES)]},
+    }
+
+
+def _mark(mark: Mark) -> dict:
+    return {
+        "type": "scatter",
+        "mode": "markers+text" if mark.text else "markers",
+        "name": mark.name,
+        "x": [mark.x],
+        "y": [mark.y],
+        "text": [mark.text],
+        "textposition": "top left",
+        "marker": {"color": mark.colour, "size": 11, "symbol": "diamond"},
+    }
+
+
+def _wall(x: float, colour: str) -> dict:
+    line = {"color": colour, "width": 2, "dash": "dash"}
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
+
+
+def _wall_words(x: float, words: str, colour: str, x_axis: dict) -> dict:
+    # Annotations on a logarithmic axis are placed by exponent, shapes by value.
+    place = math.log10(x) if x_axis.get("type") == "log" else x
+    return {
+        "x": place, "y": 1, "yref": "paper", "yanchor": "bottom", "text": words,
+        "showarrow": False, "font": {"color": colour, "size": 12},
+    }
+
+
+def _layout(x_axis: dict, y_axis: dict) -> dict:
+    return {
+        "height": HEIGHT,
+        "margin": {"l": 10, "r": 10, "t": 24, "b": 10},
+        "xaxis": x_axis,
+        "yaxis": y_axis,
+        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
+        "hovermode": "closest",
+    }

@@ -372,6 +372,7 @@
       const put = (name, words) => { this.section.querySelector(name).textContent = words; };
       put(".kv-title", state.title);
       put(".kv-note", state.note);
+      put(".kv-source", `${state.source[0].toUpperCase()}${state.source.slice(1)}.`);
       this.section.querySelector(".kv-numbers table").replaceWith(tableOf(state.table));
       if (state.kind === "svg") this.picture.innerHTML = state.picture;
       else return drawPlot(this.picture, state.picture);

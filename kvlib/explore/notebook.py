@@ -12,7 +12,7 @@ from kvlib.explore.controls import MAX_FILE_BYTES, Control
 from kvlib.explore.exercise import FIRST_SEED, Problem, Search, check_answer
 from kvlib.explore.explorer import Explorer
 from kvlib.explore.page import table_html
-from kvlib.explore.view import View
+from kvlib.explore.view import View, sentence
 
 WIDE = {"description_width": "11em"}
 ROOMY = widgets.Layout(width="36em", max_width="100%")
@@ -124,7 +124,7 @@ class _Picture:
         else:
             self._svg.value = f"<div style='max-width:760px'>{state['picture']}</div>"
         note = f"<p>{escape(state['note'])}</p>" if state["note"] else ""
-        self._caption.value = f"{note}<p><i>{escape(state['source'].capitalize())}.</i></p>{table_html(state['table'])}"
+        self._caption.value = f"{note}<p><i>{escape(sentence(state['source']))}</i></p>{table_html(state['table'])}"
 
 
 class _Plot:

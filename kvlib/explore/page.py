@@ -10,7 +10,7 @@ from html import escape
 
 from kvlib.explore.exercise import FIRST_SEED, Exercise, Problem
 from kvlib.explore.explorer import Explorer
-from kvlib.explore.view import dumps
+from kvlib.explore.view import dumps, sentence
 
 
 def script_json(value) -> str:
@@ -51,7 +51,7 @@ def explorer_html(explorer: Explorer) -> str:
         f'<figure class="kv-figure kv-{state["kind"]}"><p class="kv-title">{escape(state["title"])}</p>'
         f'<div class="kv-picture">{picture}</div>'
         f'<figcaption><span class="kv-note">{escape(state["note"])}</span> '
-        f'<span class="kv-source">{escape(state["source"].capitalize())}.</span></figcaption></figure>'
+        f'<span class="kv-source">{escape(sentence(state["source"]))}</span></figcaption></figure>'
         f'<details class="kv-numbers"><summary>The numbers shown</summary>{table_html(state["table"])}</details>'
         f'<script type="application/json">{script_json(stored)}</script></section>'
     )

@@ -72,6 +72,15 @@ class View:
         return f"{self.title}\n\n{table_text(self.table)}"
 
 
+def sentence(words: str) -> str:
+    """`words` with a capital and a full stop.
+
+    >>> sentence("reported by Kwon et al. 2023")
+    'Reported by Kwon et al. 2023.'
+    """
+    return f"{words[0].upper()}{words[1:]}."
+
+
 def round_float(value: float) -> float:
     """`value` to five significant digits, so that last-place differences between machines vanish."""
     if not math.isfinite(value):

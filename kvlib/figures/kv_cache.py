@@ -16,14 +16,16 @@ from kvlib.specs import GPUS, MODELS, get_gpu, get_model, parse_engine_log
 from kvlib.specs.attention_kinds import KINDS, with_attention
 from kvlib.specs.capacity import kv_budget_bytes, requests_held
 from kvlib.specs.models import ModelSpec
+from kvlib.specs.names import spoken
+from kvlib.specs.table import describe
 from kvlib.workloads import sharegpt_like
 
 GB = 1e9
 KIB = 2**10
 DTYPES = ("bf16", "fp8", "int8", "int4")
 AS_BUILT = "as built"
-MODEL_NAMES = tuple(MODELS)
-GPU_NAMES = tuple(GPUS)
+MODEL_NAMES = [(name, spoken(name)) for name in MODELS]
+GPU_NAMES = [(name, spoken(name)) for name in GPUS]
 MOST_REQUESTS = 4096
 # The drawing of one request's blocks: how many there are, and in which order earlier requests gave theirs back.
 PHYSICAL_BLOCKS = 24
@@ -113,7 +115,7 @@ def wall(context, attention, model, config, gpu, num_gpus, kv_dtype) -> View:
 def _no_room(spec, device, context, kv_dtype, num_gpus) -> str:
     budget = kv_budget_bytes(spec, device, num_gpus)
     if not budget:
-        return f"{spec.name} does not fit: its weights alone fill {num_gpus} × {device.name}. Take more or larger GPUs"
+        return f"{spoken(spec.name)}: its weights alone fill {num_gpus} × {spoken(device.name)}; take more or larger GPUs"
     need = spec.shape.per_gpu(num_gpus).kv_bytes(context, kv_dtype)
     return f"not one request of {context:,} tokens fits: it needs {need / GB:.1f} GB per GPU and {budget / GB:.1f} GB are free"
 
@@ -146,11 +148,11 @@ def size(model, config, context, kv_dtype, gpu) -> View:
     request = shape.kv_bytes(context, kv_dtype)
     per_token = shape.kv_bytes_per_token(kv_dtype)
     held, fits = _held_words(spec, device, context, kv_dtype)
-    highest = max(uniform[-1], ideal[-1], 1e-6)
+    highest = max(uniform[-1], ideal[-1])
     figure = line_chart(
         lines,
         axis("context length (tokens)", log=True, low=lengths[0] / 1.1, high=lengths[-1] * 1.1),
-        axis("KV of one request (GB)", low=0, high=highest * 1.05),
+        axis("KV of one request (GB)", log=True, low=ideal[0] / 2, high=highest * 2),
         marks=[Mark("your request", context, request / GB, LIMIT)],
     )
     return View(
@@ -162,10 +164,10 @@ def size(model, config, context, kv_dtype, gpu) -> View:
             ["KV per token (KiB)", per_token / KIB],
             ["fixed state per request (bytes)", shape.state_bytes],
             ["KV of this request (GB)", request / GB],
-            [f"such requests on one {device.name}", fits],
+            [f"such requests on one {spoken(device.name)}", fits],
         ],
         source=COMPUTED,
-        note=_shape_words(spec),
+        note=f"{spoken(spec.name)}: {describe(shape)}.",
         numbers={"bytes_per_token": per_token, "request_bytes": request, "held": held},
     )
 
@@ -177,16 +179,6 @@ def _held_words(spec, device, context, kv_dtype) -> tuple[int, int | str]:
     if held is None:
         return 0, "no limit: nothing grows"
     return held, held or ("0: the weights alone fill it" if not kv_budget_bytes(spec, device) else 0)
-
-
-def _shape_words(spec) -> str:
-    """How the bytes per token come about, layer group by layer group."""
-    parts = []
-    for group in spec.shape.groups:
-        what = "one latent" if group.latent else f"{group.kv_heads} KV heads"
-        window = f", window {group.window:,}" if group.window else ""
-        parts.append(f"{group.layers} layers × {what} × {group.elements_per_head} numbers{window}")
-    return f"{spec.name}: " + "; ".join(parts) + "."
 
 
 @explorer(
@@ -207,7 +199,7 @@ def attention_kinds(model, config, kv_dtype) -> View:
     figure = stacked_bars(list(bars), [("KiB per token", [b / KIB for b in bars.values()], colours)], axis("KV per token (KiB)"))
     figure["layout"]["showlegend"] = False
     return View(
-        title=f"{spec.name} with MHA would cache {per_kind['MHA'] / built:.3g} times what it does",
+        title=f"{spoken(spec.name)} with MHA would cache {per_kind['MHA'] / built:.3g} times what it does",
         picture=figure,
         table=[["attention", "bytes per token", "share of MHA"]]
         + [[kind, size_bytes, size_bytes / per_kind["MHA"]] for kind, size_bytes in bars.items()],
@@ -246,7 +238,7 @@ def tensor_parallel(num_gpus, model, config) -> View:
     spec = model_or_file(model, config)
     degrees = [n for n in (1, 2, 4, 8, 16, 32) if _divides(spec, n)]
     if num_gpus not in degrees:
-        raise ConfigError(f"num_gpus: {num_gpus} does not deal out the heads of {spec.name} evenly; possible: {degrees}")
+        raise ConfigError(f"num_gpus: {num_gpus} does not deal out the heads of {spoken(spec.name)} evenly; possible: {degrees}")
     per_gpu = [spec.shape.per_gpu(n).kv_bytes_per_token() for n in degrees]
     whole = spec.shape.kv_bytes_per_token()
     here = spec.shape.per_gpu(num_gpus).kv_bytes_per_token()
@@ -261,8 +253,9 @@ def tensor_parallel(num_gpus, model, config) -> View:
         marks=[Mark("your choice", num_gpus, here / KIB, LIMIT)],
     )
     copies = here * num_gpus / whole
+    kept = "once" if copies == 1 else f"{copies:.3g} times"
     return View(
-        title=f"On {num_gpus} GPUs every KV byte is kept {copies:.3g} times",
+        title=f"On {num_gpus} GPU{'s' if num_gpus > 1 else ''} every KV byte is kept {kept}",
         picture=figure,
         table=[
             ["GPUs", "bytes per token on each", "summed", "copies"],

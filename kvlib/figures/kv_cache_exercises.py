@@ -8,6 +8,7 @@ from kvlib.cost import weights_read_bytes
 from kvlib.explore import Choice, Problem, Range, Search, Slip, Verdict, exercise
 from kvlib.specs import GPUS, KvShape, get_gpu, get_model, kv_slots
 from kvlib.specs.capacity import requests_held
+from kvlib.specs.names import spoken
 
 DENSE = ("opt-13b", "llama-3-8b", "llama-3-70b", "qwen2.5-14b", "qwen3-32b", "llama-2-70b")
 SMALL = ("opt-13b", "llama-3-8b", "mistral-7b", "qwen2.5-14b")
@@ -21,7 +22,7 @@ def bytes_per_token(rng) -> Problem:
     answer = model.shape.kv_bytes_per_token()
     full_heads = 2 * group.layers * model.query_heads * model.v_head_dim * 2
     return Problem(
-        f"{model.name} has {group.layers} layers, {model.query_heads} query heads, {group.kv_heads} KV heads and heads of "
+        f"{spoken(model.name)} has {group.layers} layers, {model.query_heads} query heads, {group.kv_heads} KV heads and heads of "
         f"{model.v_head_dim} numbers. It keeps its cache in bf16. How many bytes does one token add?",
         answer,
         "bytes",
@@ -44,7 +45,7 @@ def requests_that_fit(rng) -> Problem:
     per_request = model.shape.kv_bytes(context)
     no_share = math.floor((gpu.memory_bytes - model.weight_bytes) / per_request)
     return Problem(
-        f"A {gpu.name} has {gpu.memory_bytes / 1e9:.0f} GB (1 GB = 1e9 bytes), of which 90 % may be used. {model.name} takes "
+        f"One {spoken(gpu.name)} has {gpu.memory_bytes / 1e9:.0f} GB (1 GB = 1e9 bytes), of which 90 % may be used. {spoken(model.name)} takes "
         f"{model.weight_bytes / 1e9:.2f} GB of weights and {model.shape.kv_bytes_per_token():,} bytes of KV per token. "
         f"How many requests of {context:,} tokens fit at once?",
         answer,
@@ -68,7 +69,7 @@ def tensor_parallel_sum(rng) -> Problem:
     whole = model.shape.kv_bytes_per_token()
     each = model.shape.per_gpu(gpus).kv_bytes_per_token()
     return Problem(
-        f"{model.name} has {heads} KV heads and caches {whole:,} bytes per token. It runs on {gpus} GPUs with tensor "
+        f"{spoken(model.name)} has {heads} KV heads and caches {whole:,} bytes per token. It runs on {gpus} GPUs with tensor "
         "parallelism. Summed over all GPUs, how many bytes does one token take?",
         each * gpus,
         "bytes",
@@ -111,8 +112,8 @@ def kv_equals_weights(rng) -> Problem:
         "bytes? (Round to a whole number.)",
         answer,
         "requests",
-        f"{model.weight_bytes / 1e9:.2f} GB ÷ ({context} × {model.shape.kv_bytes_per_token():,} bytes) ≈ {answer}. On a "
-        f"{gpu.name} only {fit} fit, so memory ends the party first.",
+        f"{model.weight_bytes / 1e9:.2f} GB ÷ ({context} × {model.shape.kv_bytes_per_token():,} bytes) ≈ {answer}. On one "
+        f"{spoken(gpu.name)} only {fit} fit, so memory ends the party first.",
         tolerance=0.02,
         slips=(
             Slip(fit, "That is how many fit. The question asks when the two reads are equal."),
@@ -125,7 +126,7 @@ def kv_equals_weights(rng) -> Problem:
 def move_the_wall(rng) -> Search:
     model = get_model(rng.choice(SMALL))
     controls = (
-        Choice("gpu", "GPU", tuple(GPUS), default="a100-40gb"),
+        Choice("gpu", "GPU", [(name, spoken(name)) for name in GPUS], default="a100-40gb"),
         Range("context", "Context per request", 250, 8000, 32, default=4000, unit="tokens"),
         Choice("kv_dtype", "KV dtype", ("bf16", "fp8", "int4"), default="bf16"),
     )
@@ -140,10 +141,10 @@ def move_the_wall(rng) -> Search:
         return Verdict(low <= held <= high, said if low <= held <= high else f"{said} Wanted: {low} to {high}.")
 
     return Search(
-        f"Choose a GPU, a context length and a KV dtype so that {model.name} holds between {low} and {high} requests at once.",
+        f"Choose a GPU, a context length and a KV dtype so that {spoken(model.name)} holds between {low} and {high} requests at once.",
         controls,
         judge,
         known,
-        f"One of many: {known['gpu']}, {known['context']:,} tokens, {known['kv_dtype']} holds {target}. Halving the bytes per "
+        f"One of many: {spoken(known['gpu'])}, {known['context']:,} tokens, {known['kv_dtype']} holds {target}. Halving the bytes per "
         "number or the context doubles what fits; weights decide how much of a small GPU is left at all.",
     )

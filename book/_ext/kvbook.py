@@ -33,6 +33,9 @@ CDN_SETTINGS = (
 )
 LOCAL_SETTINGS = f'window.KV_SETTINGS = {{pyodide: ["kv/pyodide/", "{CDN}/npm/pyodide@314.0.7/"]}};'
 PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+# MathJax piece by piece: its one-file bundle carries a menu as large as all of these together.
+MATHJAX_PARTS = ["core", "input/tex", "output/chtml", "a11y/assistive-mml"]
+MATHJAX_FONT = "output/chtml/fonts/tex"
 # A fixed date keeps the archive the same, byte for byte, from build to build.
 ZIP_DATE = (2020, 1, 1, 0, 0, 0)
 
@@ -60,7 +63,8 @@ class ExerciseCheckDirective(SphinxDirective):
 def choose_hosts(app, config):
     """Use the npm files where they are installed, else say once that the pages will ask a CDN."""
     if MATHJAX.is_dir():
-        config.mathjax_path = "kv/mathjax/tex-chtml.js"
+        config.mathjax_path = "kv/mathjax/startup.js"
+        config.mathjax3_config = {**(config.mathjax3_config or {}), "loader": {"load": MATHJAX_PARTS}}
         app.add_js_file(None, body=LOCAL_SETTINGS)
     else:
         log.info("kvbook: node_modules is missing (run `npm ci`), so the pages will load MathJax, plotly and Python from a CDN")
@@ -81,11 +85,22 @@ def drop_thebe(app, pagename, templatename, context, doctree):
 def write_assets(app, exception):
     if exception or app.builder.format != "html":
         return
+    slim_theme(Path(app.outdir))
     out = Path(app.outdir) / "_static" / "kv"
     write_states(out / "explorers")
     write_library(out / "kvlib.zip")
     if MATHJAX.is_dir():
         copy_npm_files(out)
+
+
+def slim_theme(site: Path):
+    """Half a megabyte less on every page, and an icon for the redirect at the root."""
+    # The theme's style sheet draws the same icons from a font; the script would replace them by drawings.
+    script = site / "_static" / "scripts" / "fontawesome.js"
+    script.write_text("// Not needed: the icons come from the theme's web font.\n", encoding="utf-8")
+    redirect = site / "index.html"
+    text = redirect.read_text(encoding="utf-8")
+    redirect.write_text('<link rel="icon" href="_static/favicon.svg">\n' + text, encoding="utf-8")
 
 
 def write_states(folder: Path):
@@ -109,8 +124,10 @@ def copy_npm_files(out: Path):
     for name in PYODIDE_FILES:
         shutil.copy2(NODE / "pyodide" / name, out / "pyodide" / name)
     fonts = Path("output", "chtml", "fonts", "woff-v2")
-    (out / "mathjax").mkdir(exist_ok=True)
-    shutil.copy2(MATHJAX / "tex-chtml.js", out / "mathjax" / "tex-chtml.js")
+    for part in ["startup", *MATHJAX_PARTS, MATHJAX_FONT]:
+        target = (out / "mathjax" / part).with_suffix(".js")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2((MATHJAX / part).with_suffix(".js"), target)
     shutil.copytree(MATHJAX / fonts, out / "mathjax" / fonts, dirs_exist_ok=True)
 
 

@@ -531,9 +531,20 @@
     window.addEventListener("hashchange", () => follow(items));
   }
 
-  // The theme names these buttons differently from the words on them, which axe-core counts as serious.
-  window.addEventListener("load", () => document.querySelectorAll(".search-button-field, .theme-switch-button")
-    .forEach((button) => { if (button.textContent.trim()) button.removeAttribute("aria-label"); }));
+  // What axe-core counts as serious in the theme: buttons named differently from the words on them (the
+  // theme names them again whenever the mode changes), and a list role on what docutils does not make a list.
+  function mendTheme() {
+    for (const button of document.querySelectorAll(".search-button-field, .theme-switch-button")) {
+      const mend = () => button.textContent.trim() && button.hasAttribute("aria-label") && button.removeAttribute("aria-label");
+      mend();
+      new MutationObserver(mend).observe(button, { attributes: true, attributeFilter: ["aria-label"] });
+    }
+    document.querySelectorAll(".citation-list").forEach((list) => list.removeAttribute("role"));
+    // A long formula scrolls in its own box on a phone, and a keyboard must reach what scrolls.
+    window.MathJax?.startup?.promise?.then(() => document.querySelectorAll('mjx-container[display="true"]')
+      .forEach((formula) => { formula.tabIndex = 0; }));
+  }
+  window.addEventListener("load", mendTheme);
 
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", awaken);
   else awaken();

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kvlib.errors import ConfigError
 from kvlib.explore.controls import Control
 from kvlib.explore.explorer import Registry
-from kvlib.explore.view import cell_text, dumps, rounded
+from kvlib.explore.view import cell_text, dumps
 
 FIRST_SEED = 1
 STORED_SEEDS = 12
@@ -194,7 +194,7 @@ def _how_far(given: float, wanted: float) -> str:
     ratio = given / wanted
     side = "high" if ratio > 1 else "low"
     if max(ratio, 1 / ratio) >= 1.5:
-        return f"Not yet: too {side} by a factor of {cell_text(rounded(max(ratio, 1 / ratio)) * 1.0)}."
+        return f"Not yet: too {side} by a factor of {cell_text(max(ratio, 1 / ratio))}."
     return f"Not yet: too {side} by {cell_text(abs(ratio - 1) * 100.0)} %."
 
 

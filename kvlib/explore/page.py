@@ -42,6 +42,8 @@ def explorer_html(explorer: Explorer) -> str:
             "answer": asked.answer,
         }
     picture = state["picture"] if state["kind"] == "svg" else ""
+    # A drawing may scroll in its own box on a phone, and a keyboard must reach what scrolls.
+    reach = ' tabindex="0"' if picture else ""
     stored = {**data, "state": {**state, "picture": None}} if picture else data
     return (
         f'<section class="kv-explorer" data-explorer="{escape(explorer.id)}" aria-label="{escape(explorer.title)}">'
@@ -49,7 +51,7 @@ def explorer_html(explorer: Explorer) -> str:
         '<div class="kv-prediction"></div><form class="kv-controls"></form>'
         f'<p class="kv-status" role="status"></p>'
         f'<figure class="kv-figure kv-{state["kind"]}"><p class="kv-title">{escape(state["title"])}</p>'
-        f'<div class="kv-picture">{picture}</div>'
+        f'<div class="kv-picture"{reach}>{picture}</div>'
         f'<figcaption><span class="kv-note">{escape(state["note"])}</span> '
         f'<span class="kv-source">{escape(sentence(state["source"]))}</span></figcaption></figure>'
         f'<details class="kv-numbers"><summary>The numbers shown</summary>{table_html(state["table"])}</details>'

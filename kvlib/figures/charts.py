@@ -54,14 +54,13 @@ def axis(title: str, *, log: bool = False, low=None, high=None, categories: Sequ
 def line_chart(lines: Sequence[Line], x_axis: dict, y_axis: dict, *, marks: Sequence[Mark] = (), walls=()) -> dict:
     """Lines, marked points and walls (``(x, words, colour)``: a vertical line that means "stop here")."""
     drawn = [_line(line) for line in lines] + [_mark(mark) for mark in marks]
-    layout = _layout(x_axis, y_axis)
-    layout["shapes"] = [_wall(x, colour) for x, _, colour in walls]
-    layout["annotations"] = [_wall_words(x, words, colour, x_axis) for x, words, colour in walls]
-    return {"data": drawn, "layout": layout}
+    return {"data": drawn, "layout": _layout(x_axis, y_axis, walls)}
 
 
-def stacked_bars(categories: Sequence[str], parts: Sequence[tuple[str, Sequence[float], str]], value_axis: dict) -> dict:
-    """Horizontal bars, one a category, split into ``(name, values, colour)`` parts.
+def stacked_bars(
+    categories: Sequence[str], parts: Sequence[tuple[str, Sequence[float], str]], value_axis: dict, *, walls=()
+) -> dict:
+    """Horizontal bars, one a category, split into ``(name, values, colour)`` parts, with walls as in `line_chart`.
 
     Horizontal, because category names are words and a phone is narrow; patterned, so that parts
     differ without colour.
@@ -77,7 +76,7 @@ def stacked_bars(categories: Sequence[str], parts: Sequence[tuple[str, Sequence[
         }
         for i, (name, values, colour) in enumerate(parts)
     ]
-    layout = _layout(value_axis, {**axis("", categories=list(categories)), "autorange": "reversed"})
+    layout = _layout(value_axis, {**axis("", categories=list(categories)), "autorange": "reversed"}, walls)
     return {"data": drawn, "layout": {**layout, "barmode": "stack"}}
 
 
@@ -119,8 +118,10 @@ def _wall_words(x: float, words: str, colour: str, x_axis: dict) -> dict:
     }
 
 
-def _layout(x_axis: dict, y_axis: dict) -> dict:
+def _layout(x_axis: dict, y_axis: dict, walls) -> dict:
     return {
+        "shapes": [_wall(x, colour) for x, _, colour in walls],
+        "annotations": [_wall_words(x, words, colour, x_axis) for x, words, colour in walls],
         "height": HEIGHT,
         "margin": {"l": 10, "r": 10, "t": 24, "b": 10},
         "xaxis": x_axis,

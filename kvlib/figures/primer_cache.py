@@ -80,7 +80,7 @@ def attention_steps(step, kv_heads) -> View:
             ["next token", now_kept.token, now_forgot.token],
             [f"all logits so far within {SAME:g} of each other", same, same],
         ],
-        source=MEASURED + f" on a random decoder of {LAYERS} layers, multiply by multiply",
+        source=MEASURED + f" on a random decoder of {LAYERS} layers, by counting every multiplication",
         note=(
             "One layer and one KV head are drawn; the others do the same. The lines are the newest query "
             "reading every key. The logits of both runs agree at every step, because the rows are the same "

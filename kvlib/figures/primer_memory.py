@@ -20,7 +20,6 @@ from kvlib.primers.translation import effective_access_ns, translate
 # ---------------------------------------------------------------- one address, translated
 
 
-
 def _page_table(page_size: int) -> list[int]:
     """Pages of a small process, scattered over a memory of twice its size."""
     frames = list(range(2**PHYSICAL_BITS // page_size))
@@ -65,8 +64,6 @@ def translate_address(address, page_size) -> View:
 
 
 # ---------------------------------------------------------------- faults, sharing, copy-on-write, swapping
-
-
 
 COPY_STEP = 6
 

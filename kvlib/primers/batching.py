@@ -99,7 +99,7 @@ def serve(
     Static batching fills the slots when all are empty and keeps them until the last request of the batch is
     done. Continuous batching looks again before every step and gives a freed slot to whoever waits.
 
-    Source: Yu et al. 2022 (Orca), section 3; figure 3 there is the static half of this picture.
+    Source: Yu et al. 2022 (Orca), section 3.
 
     Returns
     -------

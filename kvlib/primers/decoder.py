@@ -106,7 +106,7 @@ class TinyDecoder:
         ConfigError
             For no tokens, a token outside the vocabulary, or more than `MAX_TOKENS` positions.
         """
-        already = cache.num_tokens and 0
+        already = cache.num_tokens
         self._check(new_tokens, already)
         tally = Tally()
         for position, token in enumerate(new_tokens, start=already):

@@ -1,0 +1,129 @@
+"""One call from a workload to a result: names become a model, a GPU, a memory policy and an engine."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from kvlib.blocks.reservation import MaxReservation, OracleReservation, Pow2OracleReservation
+from kvlib.errors import ConfigError
+from kvlib.serving.clock import StepClock
+from kvlib.serving.engine import Engine
+from kvlib.serving.memory import PagedMemory, ReservedMemory
+from kvlib.serving.results import ServingResult
+from kvlib.serving.scheduler import Scheduler
+from kvlib.specs import GpuSpec, ModelSpec, get_gpu, get_model, kv_slots
+from kvlib.specs.checks import one_of, whole
+
+# name -> (num_slots, block_size, max_len) -> policy
+MEMORIES = {
+    "paged": lambda num_slots, block_size, max_len: PagedMemory(num_slots, block_size),
+    "max": lambda num_slots, block_size, max_len: ReservedMemory(MaxReservation(num_slots, max_len)),
+    "pow2": lambda num_slots, block_size, max_len: ReservedMemory(Pow2OracleReservation(num_slots, max_len)),
+    "oracle": lambda num_slots, block_size, max_len: ReservedMemory(OracleReservation(num_slots, max_len)),
+}
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The settings of ``simulate`` that most runs leave alone.
+
+    Attributes
+    ----------
+    num_slots : int or None
+        Token slots of KV memory; None takes what the GPU has left beside the weights.
+    max_len : int
+        Longest prompt plus output that is accepted, and what ``memory="max"`` reserves. 2,048 is OPT's
+        context.
+    max_num_seqs : int or None
+        Most requests that run at once; None is no limit.
+    max_num_batched_tokens : int or None
+        Most tokens in one step; None is no limit. At least ``max_len``: a prompt is prefilled in one step.
+    num_gpus : int
+        GPUs that share the model by tensor parallelism.
+    record : bool
+        Keep ``per_request`` and ``timeline``. Without, memory does not grow with the number of completed
+        requests.
+    """
+
+    num_slots: int | None = None
+    max_len: int = 2048
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    num_gpus: int = 1
+    record: bool = True
+
+    def __post_init__(self):
+        whole("max_len", self.max_len)
+        whole("num_gpus", self.num_gpus)
+        for name, minimum in (
+            ("num_slots", 1),
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", self.max_len),
+        ):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), minimum)
+        if type(self.record) is not bool:
+            raise ConfigError(f"record: got {self.record!r}, expected True or False")
+
+
+def simulate(
+    requests: Iterable,
+    *,
+    model: str | ModelSpec = "opt-13b",
+    gpu: str | GpuSpec = "a100-40gb",
+    memory: str = "paged",
+    block_size: int = 16,
+    **knobs,
+) -> ServingResult:
+    """Serve a workload on one engine and measure it.
+
+    Parameters
+    ----------
+    requests : iterable
+        In order of arrival; each has ``arrival_s``, ``num_input_tokens`` (at least 1) and
+        ``num_output_tokens`` (0 finishes with its prefill). A request that could never be served is
+        rejected as it arrives.
+    model, gpu : str, or ModelSpec and GpuSpec
+        Names known to :mod:`kvlib.specs`, or your own.
+    memory : str
+        ``"paged"``, or a reservation: ``"max"``, ``"pow2"``, ``"oracle"``.
+    block_size : int
+        Tokens per block, for paged memory.
+    **knobs
+        The fields of :class:`Knobs`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name or knob, an impossible setting, or a malformed row, which it names.
+
+    Examples
+    --------
+    >>> from kvlib.workloads import sharegpt_like
+    >>> paged = simulate(sharegpt_like(300, rate=6.0, seed=0))
+    >>> reserved = simulate(sharegpt_like(300, rate=6.0, seed=0), memory="max")
+    >>> paged.completed, paged.mean_running > 3 * reserved.mean_running
+    (300, True)
+    """
+    knobs = _read_knobs(knobs)
+    model = model if isinstance(model, ModelSpec) else get_model(model)
+    gpu = gpu if isinstance(gpu, GpuSpec) else get_gpu(gpu)
+    make_memory = MEMORIES[one_of("memory", memory, MEMORIES)]
+    whole("block_size", block_size)
+    num_slots = kv_slots(model, gpu, num_gpus=knobs.num_gpus) if knobs.num_slots is None else knobs.num_slots
+    if num_slots < 1:
+        raise ConfigError(
+            f"num_gpus: {model.name} leaves no room for KV on {knobs.num_gpus} {gpu.name}, expected more"
+        )
+    scheduler = Scheduler(
+        make_memory(num_slots, block_size, knobs.max_len), knobs.max_num_seqs, knobs.max_num_batched_tokens
+    )
+    clock = StepClock(model, gpu, knobs.num_gpus)
+    return Engine(scheduler, clock, knobs.max_len, knobs.record).run(requests)
+
+
+def _read_knobs(knobs: dict) -> Knobs:
+    known = [field.name for field in fields(Knobs)]
+    for name in knobs:
+        if name not in known:
+            raise ConfigError(f"{name}={knobs[name]!r}: no such knob, expected one of {', '.join(known)}")
+    return Knobs(**knobs)

@@ -1,7 +1,8 @@
 """The book's Sphinx glue: explorers in pages, browser files beside them, nothing from other hosts.
 
 * While notebooks run it asks kvlib for the page face.
-* It adds ``{explorer}`` and ``{exercise-check}`` for markdown pages, where no notebook cell can call ``show``.
+* It adds ``{explorer}`` and ``{exercise-check}`` for markdown pages, where no notebook cell can call ``show``, and
+  ``{facts}`` and ``{explorer-index}`` for the reference pages.
 * After the build it writes the precomputed states, the Python that the worker runs, and the npm files.
 """
 
@@ -17,8 +18,10 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from kvlib.explore import EXERCISES, REGISTRY
-from kvlib.explore.page import exercise_html, explorer_html, states_script
+from kvlib.explore.page import exercise_html, explorer_html, states_script, table_html
 from kvlib.explore.show import FACE_VARIABLE
+from kvlib.explore.view import cell_text
+from kvlib.specs.facts import facts
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = ROOT / "node_modules"
@@ -58,6 +61,25 @@ class ExerciseCheckDirective(SphinxDirective):
 
     def run(self):
         return [nodes.raw("", exercise_html(EXERCISES[self.arguments[0]]), format="html")]
+
+
+class FactsDirective(SphinxDirective):
+    """``{facts} models`` (gpus, links, formats) puts a table of kvlib.specs on a markdown page."""
+
+    required_arguments = 1
+
+    def run(self):
+        table = [[cell_text(cell) for cell in row] for row in facts(self.arguments[0])]
+        html = f'<div class="kv-facts" tabindex="0">{table_html(table)}</div>'
+        return [nodes.raw("", html, format="html")]
+
+
+class ExplorerIndexDirective(SphinxDirective):
+    """``{explorer-index}`` lists every explorer and exercise of the book."""
+
+    def run(self):
+        table = [["id", "title"], *([i, e.title] for i, e in [*REGISTRY.items(), *EXERCISES.items()])]
+        return [nodes.raw("", f'<div class="kv-facts" tabindex="0">{table_html(table)}</div>', format="html")]
 
 
 def choose_hosts(app, config):
@@ -135,6 +157,8 @@ def setup(app):
     os.environ[FACE_VARIABLE] = "page"
     app.add_directive("explorer", ExplorerDirective)
     app.add_directive("exercise-check", ExerciseCheckDirective)
+    app.add_directive("facts", FactsDirective)
+    app.add_directive("explorer-index", ExplorerIndexDirective)
     app.connect("config-inited", choose_hosts)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("build-finished", write_assets)

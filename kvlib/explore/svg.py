@@ -51,8 +51,8 @@ class Drawing:
         """A rectangle with a word in its middle; `hatched` marks waste without relying on colour."""
         place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         look = f'fill="{escape(fill)}"' + (' stroke-dasharray="4 3"' if dashed else "")
-        hover = f"<title>{escape(title)}</title></rect>" if title else "</rect>"
-        self._shapes.append(f"<rect {place} {look}>{hover}".replace("></rect>", "/>"))
+        end = f"><title>{escape(title)}</title></rect>" if title else "/>"
+        self._shapes.append(f"<rect {place} {look}{end}")
         if hatched:
             self._hatch(x, y, width, height)
         if text:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 HEIGHT = 380
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", "\\", ".", "-")
+# Without "overlay" plotly draws the pattern on nothing instead of on the bar's colour.
+_HATCH = {"fgcolor": "#fff", "size": 6, "fillmode": "overlay"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def stacked_bars(
             "name": name,
             "y": list(categories),
             "x": list(values),
-            "marker": {"color": colour, "pattern": {"shape": PATTERNS[i % len(PATTERNS)], "fgcolor": "#fff", "size": 6}},
+            "marker": {"color": colour, "pattern": {"shape": PATTERNS[i % len(PATTERNS)], **_HATCH}},
         }
         for i, (name, values, colour) in enumerate(parts)
     ]

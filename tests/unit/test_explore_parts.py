@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -108,6 +109,16 @@ class TestPage:
         drawing.box(0, 0, 9, 9, text=evil, title=evil, fill='red" onload="x')
         drawing.text(0, 0, evil)
         assert "<img" not in drawing.render() and 'onload="x' not in drawing.render()
+
+    def test_a_drawing_is_well_formed(self):
+        """A box with a hover title once lost its closing tag, and the rest of the drawing with it."""
+        drawing = Drawing(40, title="a & b", description="<>")
+        drawing.box(0, 0, 30, 20, title="hover <here>", hatched=True, dashed=True, text="x & y")
+        drawing.box(30, 0, 30, 20, fill="#2a7fc4")
+        drawing.arrow(0, 0, 10, 30)
+        drawing.line(0, 0, 10, 30, dashed=True)
+        shapes = ElementTree.fromstring(drawing.render())
+        assert len(shapes.findall("{http://www.w3.org/2000/svg}rect")) == 2
 
     def test_a_hostile_explorer_is_escaped(self):
         evil = "</script><script>alert(1)</script>"

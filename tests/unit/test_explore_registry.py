@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -73,6 +74,7 @@ def test_faces_agree_and_are_stable(explorer_id):
     assert state["source"].split()[0] in {"computed", "simulated", "measured", "reported"}
     if state["kind"] == "svg":
         assert "<title>" in state["picture"] and "<desc>" in state["picture"]
+        ElementTree.fromstring(state["picture"])
     else:
         axes = [value for key, value in state["picture"]["layout"].items() if key[1:5] == "axis"]
         assert any(axis["title"]["text"] for axis in axes), "an axis needs a title with its unit"

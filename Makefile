@@ -27,7 +27,7 @@ html: $(VENV)/book.done node_modules/done
 test: $(VENV)/test.done node_modules/done html
 	@$(BIN)/python tools/find_chromium.py --install
 	@$(BIN)/python -m kvlib.tensors.fetch
-	@$(THREADS) $(BIN)/python -m pytest
+	@$(THREADS) $(BIN)/python -m pytest -n 2 --dist loadscope
 
 lab: $(VENV)/lab.done
 	@$(BIN)/jupyter-lab --notebook-dir=notebooks

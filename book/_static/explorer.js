@@ -534,7 +534,7 @@
   // What axe-core counts as serious in the theme: buttons named differently from the words on them (the
   // theme names them again whenever the mode changes), and a list role on what docutils does not make a list.
   function mendTheme() {
-    for (const button of document.querySelectorAll(".search-button-field, .theme-switch-button")) {
+    for (const button of document.querySelectorAll(".search-button-field, .theme-switch-button, details.hide summary")) {
       const mend = () => button.textContent.trim() && button.hasAttribute("aria-label") && button.removeAttribute("aria-label");
       mend();
       new MutationObserver(mend).observe(button, { attributes: true, attributeFilter: ["aria-label"] });

@@ -11,11 +11,12 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context
 
 from kvlib.errors import ConfigError
-from kvlib.explore.controls import Control
+from kvlib.explore.controls import Control, spell
 from kvlib.explore.explorer import Registry
-from kvlib.explore.view import cell_text, dumps
+from kvlib.explore.view import dumps
 
 FIRST_SEED = 1
 STORED_SEEDS = 12
@@ -194,8 +195,13 @@ def _how_far(given: float, wanted: float) -> str:
     ratio = given / wanted
     side = "high" if ratio > 1 else "low"
     if max(ratio, 1 / ratio) >= 1.5:
-        return f"Not yet: too {side} by a factor of {cell_text(max(ratio, 1 / ratio))}."
-    return f"Not yet: too {side} by {cell_text(abs(ratio - 1) * 100.0)} %."
+        return f"Not yet: too {side} by a factor of {_four_digits(max(ratio, 1 / ratio))}."
+    return f"Not yet: too {side} by {_four_digits(abs(ratio - 1) * 100)} %."
+
+
+def _four_digits(value: float) -> str:
+    """As the page's ``toPrecision(4)``, which rounds a tie up where Python's formats round it to even."""
+    return spell(float(Context(prec=4, rounding=ROUND_HALF_UP).create_decimal_from_float(value)))
 
 
 EXERCISES = Registry()

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -41,7 +42,7 @@ def small_book(folder, source):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Cell"), nbformat.v4.new_code_cell(source)])
     nbformat.write(notebook, folder / "notebooks" / "cell.ipynb")
     return subprocess.run(
-        [sys.executable, "-m", "jupyter_book.cli.main", "build", ".", "-W", "-n", "--keep-going"],
+        [Path(sys.executable).with_name("jupyter-book"), "build", ".", "-W", "-n", "--keep-going"],
         cwd=folder, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"},
     )
 

@@ -128,6 +128,6 @@ def _layout(x_axis: dict, y_axis: dict, walls) -> dict:
         "margin": {"l": 10, "r": 10, "t": 24, "b": 10},
         "xaxis": x_axis,
         "yaxis": y_axis,
-        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
+        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top", "traceorder": "normal"},
         "hovermode": "closest",
     }

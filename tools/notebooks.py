@@ -28,9 +28,22 @@ def normalize(notebook) -> None:
         cell.metadata.pop("execution", None)
         if cell.cell_type != "code":
             continue
+        cell.outputs = merge_streams(cell.outputs)
         for output in cell.outputs:
             output.get("data", {}).pop(WIDGET_VIEW, None)
             output.pop("transient", None)
+
+
+def merge_streams(outputs: list) -> list:
+    """One output per run of prints: how a stream is cut into pieces differs from run to run."""
+    merged = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            merged.append(output)
+    return merged
 
 
 def execute(notebook, path: Path) -> None:

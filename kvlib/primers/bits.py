@@ -1,13 +1,15 @@
 """Bits: how short a message can be, and two coders that try (primer d, before chapter 14).
 
 Entropy is the shortest average length of a symbol when all the coder knows is how likely each symbol is. A
-prefix code (Huffman) spends a whole number of bits on each symbol; rANS keeps one number for the whole message
-and so spends fractions of a bit. Sources: Shannon 1948; Huffman 1952; Duda 2013.
+prefix code (Huffman) spends a whole number of bits on each symbol; rANS keeps one number for the whole
+message and so spends fractions of a bit. Sources: Shannon 1948; Huffman 1952; Duda 2013.
 """
 
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from kvlib.errors import ConfigError, DecodeError
 from kvlib.specs.checks import real
@@ -174,5 +176,53 @@ def rans_decode(state: int, words: Sequence[int], length: int, slots: Sequence[i
                 raise DecodeError(f"words: {len(words)} given, expected more")
             state = state << 16 | waiting.pop()
     if waiting or state != LOWEST_STATE:
-        raise DecodeError(f"state: ended at {state} with {len(waiting)} words left, expected {LOWEST_STATE} and none")
+        raise DecodeError(
+            f"state: ended at {state} with {len(waiting)} words left, expected {LOWEST_STATE} and none"
+        )
     return text
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Arithmetic coding after some symbols: the message so far is an interval inside [0, 1).
+
+    Parameters
+    ----------
+    low, width : Fraction
+        The interval; its width is the product of the symbols' probabilities.
+    parts : tuple of (Fraction, Fraction)
+        Where the next symbol would narrow it to: low and width for each possible symbol.
+    """
+
+    low: Fraction
+    width: Fraction
+    parts: tuple[tuple[Fraction, Fraction], ...]
+
+    @property
+    def bits(self) -> float:
+        """Bits that name a number inside the interval: -log2(width)."""
+        return 0.0 - math.log2(self.width)
+
+
+def narrow(text: Sequence[int], shares: Sequence[int]) -> Narrowing:
+    """Where `text` leads, when symbol i has the probability shares[i] / sum(shares).
+
+    rANS keeps the same information in one whole number; intervals are easier to draw.
+
+    Examples
+    --------
+    >>> step = narrow([0, 2], [2, 1, 1])
+    >>> step.low, step.width, step.bits
+    (Fraction(3, 8), Fraction(1, 8), 3.0)
+    """
+    total = sum(shares)
+    starts = [sum(shares[:symbol]) for symbol in range(len(shares))]
+    low, width = Fraction(0), Fraction(1)
+    for symbol in text:
+        low += width * Fraction(starts[symbol], total)
+        width *= Fraction(shares[symbol], total)
+    parts = tuple(
+        (low + width * Fraction(start, total), width * Fraction(share, total))
+        for start, share in zip(starts, shares)
+    )
+    return Narrowing(low, width, parts)

@@ -7,22 +7,25 @@ reading the KV of one token takes 20 to 700 ns, and rounding that would be off b
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from kvlib.cost import attention_flops, linear_flops, weights_read_bytes
+from kvlib.cost import attention_flops, linear_flops, swap_s, weights_read_bytes
 from kvlib.errors import ConfigError
 from kvlib.specs.checks import whole
-from kvlib.specs.hardware import GpuSpec
+from kvlib.specs.hardware import GpuSpec, LinkSpec, get_link
 from kvlib.specs.models import ModelSpec
 
 PS_PER_S = 10**12
+DEFAULT_LINK = "pcie-lecture7"
 
 
 class StepClock:
     """Step times of one model on ``num_gpus`` GPUs: ``kvlib.cost.mixed_step_s`` in whole picoseconds.
 
     A step runs the linear layers once for all its tokens, adds attention per prefill, the reading of the KV
-    of the decoding sequences, and a fixed term.
+    of the decoding sequences, and a fixed term. Blocks are swapped over ``link`` before the step, each GPU
+    its own share over a link of its own.
 
     Attributes
     ----------
@@ -33,6 +36,8 @@ class StepClock:
         ``2 n c + n²`` halves.
     fixed_ps : int
         Overhead of one step.
+    swap_block_ps : int
+        Copying one block to the host or back.
 
     Raises
     ------
@@ -48,7 +53,14 @@ class StepClock:
     143.77
     """
 
-    def __init__(self, model: ModelSpec, gpu: GpuSpec, num_gpus: int = 1):
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        num_gpus: int = 1,
+        link: LinkSpec | None = None,
+        block_size: int = 16,
+    ):
         if any(group.window is not None for group in model.shape.groups) or model.shape.state_bytes:
             raise ConfigError(
                 f"model: {model.name} has windowed or recurrent layers, expected full attention"
@@ -58,6 +70,11 @@ class StepClock:
         self.kv_ps = round(PS_PER_S * on_one_gpu.kv_bytes_per_token() / gpu.bytes_per_s)
         self.half_pair_ps = round(PS_PER_S * attention_flops(model, new_tokens=1) / flops_per_s)
         self.fixed_ps = round(PS_PER_S * gpu.fixed_s)
+        self._block_size = block_size
+        share = replace(model, shape=on_one_gpu)
+        self.swap_block_ps = round(
+            PS_PER_S * swap_s(share, link or get_link(DEFAULT_LINK), block_size, block_size)
+        )
 
         @lru_cache(maxsize=4096)  # a run meets few different token counts
         def linear_ps(num_tokens: int) -> int:
@@ -87,6 +104,10 @@ class StepClock:
             half_pairs += new * (2 * cached + new)
         attention_ps = half_pairs * self.half_pair_ps + kv_tokens * self.kv_ps
         return self._linear_ps(num_tokens) + attention_ps + self.fixed_ps
+
+    def swap_ps(self, num_tokens: int) -> int:
+        """Copying the blocks of a sequence of ``num_tokens`` to the host, or back."""
+        return -(-num_tokens // self._block_size) * self.swap_block_ps
 
     def steps(self, num_decodes: int, kv_tokens: int) -> "DecodeSteps":
         """The decode steps of an unchanging batch whose first step holds ``kv_tokens`` tokens of KV."""

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from kvlib.errors import ConfigError
 from kvlib.serving.clock import PS_PER_S, StepClock
+from kvlib.serving.job import Job
 from kvlib.serving.metrics import LatencySums, Occupancy
 from kvlib.serving.results import RequestOutcome, ServingResult, Stretch
-from kvlib.serving.scheduler import Job, Scheduler
+from kvlib.serving.scheduler import NOBODY, Decodes, Intake, Scheduler
 from kvlib.specs.checks import real, whole
 
 
@@ -39,15 +40,17 @@ class Engine:
         self.record = record
         self._now_ps = 0
         self._occupancy = Occupancy(scheduler.memory.num_slots)
+        self._occupancy.used = scheduler.memory.pinned_tokens
         self._latencies = LatencySums()
         self._outcomes: list[RequestOutcome] = []
         self._timeline: list[Stretch] = []
-        self._submitted = self._completed = self._rejected = self._preemptions = 0
-        self._recomputed_tokens = self._num_steps = 0
+        self._submitted = self._completed = self._rejected = self._num_steps = 0
+        self._preemptions = self._recomputed_tokens = self._swapped_tokens = self._output_tokens = 0
         self._running_time = 0  # running requests times picoseconds
+        self._deadlocked = False
 
     def run(self, requests: Iterable) -> ServingResult:
-        """Serve ``requests``, in order of arrival, to the end.
+        """Serve ``requests``, in order of arrival, to the end or into a deadlock.
 
         Raises
         ------
@@ -57,7 +60,7 @@ class Engine:
         jobs = _read_jobs(requests)
         upcoming = next(jobs, None)
         start_ps = self._now_ps = upcoming.arrival_ps if upcoming else 0
-        while upcoming or self.scheduler.waiting or self.scheduler.running:
+        while not self._deadlocked and (upcoming or self.scheduler.waiting or self.scheduler.running):
             while upcoming and upcoming.arrival_ps <= self._now_ps:
                 self._receive(upcoming)
                 upcoming = next(jobs, None)
@@ -80,15 +83,17 @@ class Engine:
             self.scheduler.submit(job)
 
     def _advance(self, next_arrival_ps: int | None) -> None:
-        """One step if somebody may be admitted in it; else all the decode steps up to the next event."""
+        """One step if somebody may join in; else all the decode steps up to the next event."""
         scheduler = self.scheduler
-        limit = 1 if scheduler.can_admit else self._steps_ahead(next_arrival_ps)
-        steps, taken, preempted = scheduler.decode(limit)
-        self._preempted(preempted)
-        growth = self._grow(steps, taken)
-        admitted = scheduler.admit() if scheduler.can_admit else []
-        duration_ps = self._prefill(admitted) if admitted else self._decode(steps, growth)
-        self._finish(duration_ps, steps, preempted, admitted)
+        decodes = scheduler.decode(1 if scheduler.has_intake else self._steps_ahead(next_arrival_ps))
+        copying_ps = self._preempted(decodes.preempted)
+        intake = scheduler.admit() if scheduler.has_intake else NOBODY
+        if not (decodes.jobs or intake.admitted or intake.chunks):
+            self._stop_in_deadlock()
+        elif decodes.steps == 1:
+            self._finish(self._one_step(decodes, intake, copying_ps), decodes, intake)
+        else:
+            self._finish(self._many_steps(decodes), decodes, intake)
 
     def _steps_ahead(self, next_arrival_ps: int | None) -> int:
         """Decode steps to the first completion or, if nobody waits before it, to the next arrival."""
@@ -96,76 +101,101 @@ class Engine:
         limit = min(job.final_tokens - job.num_tokens for job in running)
         if next_arrival_ps is None or self.scheduler.waiting:
             return limit
-        decodes = self.clock.steps(len(running), self._occupancy.used + len(running))
-        return decodes.steps_until(next_arrival_ps - self._now_ps, limit)
+        steps = self.clock.steps(len(running), sum(job.num_tokens for job in running) + len(running))
+        return steps.steps_until(next_arrival_ps - self._now_ps, limit)
 
-    def _grow(self, steps: int, taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Count ``steps`` more tokens of all who run; when slots were taken, and how many are padding."""
-        unit_slots, running, growth = self.scheduler.memory.unit_slots, self.scheduler.running, []
-        for position, step in taken:
-            job = running[position]
+    def _grow(self, decodes: Decodes) -> list[tuple[int, int]]:
+        """Count the new tokens of all who decode; when slots were taken, and how many are padding."""
+        unit_slots, growth = self.scheduler.memory.unit_slots, []
+        for position, step in decodes.taken:
+            job = decodes.jobs[position]
             padding = max(0, job.num_tokens + step + unit_slots - job.final_tokens)
             job.padding_slots += padding
             self._occupancy.padding += padding
             growth.append((step, padding))
-        for job in running:
-            job.num_tokens += steps
-        self._occupancy.used += steps * len(running)
+        for job in decodes.jobs:
+            job.num_tokens += decodes.steps
+        self._occupancy.used += decodes.steps * len(decodes.jobs)
         return growth
 
-    def _prefill(self, admitted: list[Job]) -> int:
-        """One step that prefills ``admitted`` and decodes one token of the others; its duration."""
+    def _one_step(self, decodes: Decodes, intake: Intake, copying_ps: int) -> int:
+        """One step of decodes and prefills, after the copies to and from the host; its duration."""
         occupancy = self._occupancy
-        num_decodes, kv_tokens = len(self.scheduler.running) - len(admitted), occupancy.used
-        for job in admitted:
-            occupancy.used += job.num_tokens
+        self._grow(decodes)
+        for job in intake.admitted:
             occupancy.padding += job.padding_slots
-        duration_ps = self.clock.step_ps([(job.num_tokens, 0) for job in admitted], num_decodes, kv_tokens)
+        for job in intake.resumed:
+            occupancy.used += job.own_tokens
+            copying_ps += self.clock.swap_ps(job.num_tokens - 1)
+        decoding = decodes.jobs + intake.resumed
+        duration_ps = copying_ps + self.clock.step_ps(
+            [(new_tokens, job.num_tokens) for job, new_tokens in intake.chunks],
+            len(decoding),
+            sum(job.num_tokens for job in decoding),
+        )
+        for job, new_tokens in intake.chunks:
+            job.num_tokens += new_tokens
+            occupancy.used += new_tokens
         occupancy.stay(duration_ps, self.scheduler.memory.held_slots, self._is_short)
         return duration_ps
 
-    def _decode(self, steps: int, growth: list[tuple[int, int]]) -> int:
-        """``steps`` equal decode steps of all who run; their duration."""
-        occupancy, memory, num_running = self._occupancy, self.scheduler.memory, len(self.scheduler.running)
-        decodes = self.clock.steps(num_running, occupancy.used - (steps - 1) * num_running)
-        duration_ps = decodes.elapsed_ps(steps)
+    def _many_steps(self, decodes: Decodes) -> int:
+        """Equal decode steps of all who run; their duration."""
+        occupancy, memory, num_running = self._occupancy, self.scheduler.memory, len(decodes.jobs)
+        kv_tokens = sum(job.num_tokens for job in decodes.jobs) + num_running
+        # A shared token is held once and read by everybody.
+        shared_reads = kv_tokens - (occupancy.used + num_running)
+        steps = self.clock.steps(num_running, kv_tokens)
+        growth = self._grow(decodes)
+        duration_ps = steps.elapsed_ps(decodes.steps)
         held_time, padding_time = duration_ps * memory.held_slots, duration_ps * occupancy.padding
         for step, padding in growth:
-            not_yet_ps = decodes.elapsed_ps(step)
+            not_yet_ps = steps.elapsed_ps(step)
             held_time -= memory.unit_slots * not_yet_ps
             padding_time -= padding * not_yet_ps
-        occupancy.add(duration_ps, decodes.token_time(steps), held_time, padding_time, self._is_short)
+        used_time = steps.token_time(decodes.steps) - shared_reads * duration_ps
+        occupancy.add(duration_ps, used_time, held_time, padding_time, self._is_short)
         return duration_ps
 
-    def _finish(self, duration_ps: int, steps: int, preempted: list[Job], admitted: list[Job]) -> None:
+    def _finish(self, duration_ps: int, decodes: Decodes, intake: Intake) -> None:
         scheduler = self.scheduler
-        start_ps, num_running = self._now_ps, len(scheduler.running)
+        start_ps, running = self._now_ps, scheduler.running
         self._now_ps += duration_ps
-        self._num_steps += steps
-        self._running_time += num_running * duration_ps
-        for job in admitted:
-            if job.first_token_ps is None and job.request.num_output_tokens:
+        self._num_steps += decodes.steps
+        self._running_time += len(running) * duration_ps
+        for job, _ in intake.chunks:
+            if job.first_token_ps is None and job.request.num_output_tokens and not job.is_prefilling:
                 job.first_token_ps = self._now_ps
-        finished = [job for job in scheduler.running if job.num_tokens == job.final_tokens]
+        finished = [job for job in running if job.num_tokens == job.final_tokens]
         if self.record:
-            self._timeline.append(
-                Stretch(
-                    start_ps / PS_PER_S,
-                    self._now_ps / PS_PER_S,
-                    steps,
-                    num_running,
-                    len(scheduler.waiting),
-                    _indices(preempted),
-                    _indices(admitted),
-                    _indices(finished),
-                    self._occupancy.split(scheduler.memory.held_slots, self._is_short),
-                )
-            )
+            self._timeline.append(self._stretch(start_ps, decodes, intake, finished))
         if finished:
             self._complete(finished)
 
+    def _stretch(self, start_ps: int, decodes: Decodes, intake: Intake, finished: list[Job]) -> Stretch:
+        scheduler = self.scheduler
+        num_moving = len(decodes.jobs) + len(intake.resumed) + len(intake.chunks)
+        stalled = []
+        if num_moving < len(scheduler.running):
+            moving = [*decodes.jobs, *intake.resumed, *(job for job, _ in intake.chunks)]
+            stalled = [job for job in scheduler.running if job not in moving]
+        return Stretch(
+            start_ps / PS_PER_S,
+            self._now_ps / PS_PER_S,
+            decodes.steps,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            _indices(decodes.preempted),
+            _indices([job for job in decodes.preempted if job.is_swapped]),
+            _indices(intake.admitted),
+            tuple((job.index, new_tokens) for job, new_tokens in intake.chunks),
+            _indices(stalled),
+            _indices(finished),
+            self._occupancy.split(scheduler.memory.held_slots, self._is_short),
+        )
+
     def _idle_until(self, time_ps: int) -> None:
-        self._occupancy.stay(time_ps - self._now_ps, held=0, is_short=False)
+        self._occupancy.stay(time_ps - self._now_ps, self.scheduler.memory.held_slots, is_short=False)
         self._now_ps = time_ps
 
     # What happens to requests
@@ -174,24 +204,40 @@ class Engine:
     def _is_short(self) -> bool:
         return self.scheduler.closed == "memory"
 
-    def _preempted(self, jobs: list[Job]) -> None:
+    def _preempted(self, jobs: list[Job]) -> int:
+        """Take those who gave way off the books; the time to copy their blocks to the host."""
+        copying_ps = 0
         for job in jobs:
-            self._forget_slots(job)
             self._preemptions += 1
-            self._recomputed_tokens += job.num_tokens
+            self._occupancy.used -= job.own_tokens
+            self._occupancy.padding -= job.padding_slots
+            if job.is_swapped:
+                self._swapped_tokens += job.num_tokens
+                copying_ps += self.clock.swap_ps(job.num_tokens)
+            else:
+                self._recomputed_tokens += job.own_tokens
+        return copying_ps
 
-    def _complete(self, jobs: list[Job]) -> None:
-        for job in jobs:
-            self._forget_slots(job)
+    def _complete(self, finished: list[Job]) -> None:
+        occupancy = self._occupancy
+        for job in finished:
+            # Nobody reads this KV again: as long as it is held, it is padding.
+            occupancy.used -= job.own_tokens
+            occupancy.padding += job.own_tokens
+            job.padding_slots += job.own_tokens
+        for job in self.scheduler.leave(finished):
+            occupancy.padding -= job.padding_slots
             self._completed += 1
             num_output_tokens = job.request.num_output_tokens
+            self._output_tokens += num_output_tokens
             self._latencies.complete(job.arrival_ps, job.first_token_ps, self._now_ps, num_output_tokens)
             self._keep(job, finish_s=self._now_ps / PS_PER_S)
-        self.scheduler.leave(jobs)
 
-    def _forget_slots(self, job: Job) -> None:
-        self._occupancy.used -= job.num_tokens
-        self._occupancy.padding -= job.padding_slots
+    def _stop_in_deadlock(self) -> None:
+        """Everyone who runs waits for memory that only another one could give back."""
+        self._deadlocked = True
+        for job in [*self.scheduler.running, *self.scheduler.waiting]:
+            self._keep(job)
 
     def _reject(self, job: Job, reason: str) -> None:
         self._rejected += 1
@@ -218,8 +264,11 @@ class Engine:
             submitted=self._submitted,
             completed=self._completed,
             rejected=self._rejected,
+            deadlocked=self._deadlocked,
             preemptions=self._preemptions,
             recomputed_tokens=self._recomputed_tokens,
+            swapped_tokens=self._swapped_tokens,
+            output_tokens=self._output_tokens,
             duration_s=duration_ps / PS_PER_S,
             num_steps=self._num_steps,
             **self._latencies.means_s(),
@@ -232,7 +281,7 @@ class Engine:
 
 
 def _indices(jobs: list[Job]) -> tuple[int, ...]:
-    return tuple(job.index for job in jobs)
+    return tuple([job.index for job in jobs])
 
 
 def _read_jobs(requests: Iterable) -> Iterator[Job]:

@@ -5,13 +5,18 @@ The engine never asks which policy it has. Its contract with one, verb by verb:
 - ``fits_alone(request)``: could an empty memory serve this request to its end? The output length stands for
   the limit that a client declares; whatever comes after arrival must not look at it unless it is called an
   oracle.
+- ``cached_tokens(request)``: how many tokens of its prompt are there for everybody, in ``pinned_tokens``
+  slots; 0 for all policies but :class:`~kvlib.serving.shared_prefix.PrefixedMemory`.
 - ``admit(seq, request, num_tokens)`` makes room for the first ``num_tokens`` tokens and returns the slots now
-  held for ``seq``; 0, with nothing changed, if there is no room now.
+  held for ``seq`` alone; 0, with nothing changed, if there is no room now.
 - ``grow(seqs, limit)`` makes room for one more token per step in each of ``seqs``, for as many steps as
   memory lasts for all of them, at most ``limit``. Returns ``(steps, taken)``: how many steps (0, with
   nothing changed, if not everyone can take even one), and a pair ``(position, step)`` for every time
   ``seqs[position]`` took another ``unit_slots`` slots, at step 0, 1, …
 - ``release(seq)`` gives everything back.
+- ``swap_out(seq)`` moves what ``seq`` holds to the host; False, with nothing changed, if the host has no
+  room. ``swap_in(seq)`` brings it back with room for one more token and returns the slots now held; 0, with
+  nothing changed, if there is no room now. Only a memory whose ``grow`` can come to 0 is ever asked.
 - ``num_slots`` and ``held_slots`` count the memory; ``check_integrity()`` checks the books beneath.
 
 Every policy answers from the one structure it stands on; none counts blocks itself.
@@ -22,7 +27,7 @@ from collections.abc import Hashable, Sequence
 from kvlib.blocks.manager import BlockManager
 from kvlib.blocks.reservation import Reservation
 from kvlib.errors import ConfigError, OutOfBlocks
-from kvlib.specs.checks import whole
+from kvlib.specs.checks import real, whole
 
 
 class PagedMemory:
@@ -36,11 +41,16 @@ class PagedMemory:
         Token slots in the memory.
     block_size : int
         Tokens per block.
+    watermark : float
+        Share of the blocks, below 1, that an admission must leave free for those who run. While nobody runs
+        it is not asked for, so that it never keeps out what an empty memory could serve.
+    cpu_slots : int
+        Token slots on the host for blocks that are swapped out.
 
     Raises
     ------
     ConfigError
-        If not even one block fits.
+        If not even one block fits, or a setting is out of range.
 
     Examples
     --------
@@ -53,12 +63,23 @@ class PagedMemory:
     ((14, []), (0, []))
     """
 
-    def __init__(self, num_slots: int, block_size: int):
+    pinned_tokens = 0
+
+    def __init__(self, num_slots: int, block_size: int, watermark: float = 0.0, cpu_slots: int = 0):
         if whole("block_size", block_size) > whole("num_slots", num_slots):
             raise ConfigError(f"block_size={block_size}: expected at most the memory's {num_slots} slots")
+        if real("watermark", watermark) >= 1:
+            raise ConfigError(f"watermark: got {watermark!r}, expected a share from 0 to below 1")
         self.num_slots = num_slots
         self.unit_slots = block_size
-        self.manager = BlockManager(num_slots // block_size, block_size)
+        self.manager = BlockManager(
+            num_slots // block_size, block_size, whole("cpu_slots", cpu_slots, minimum=0) // block_size
+        )
+        self.watermark_blocks = int(watermark * self.manager.num_blocks)
+
+    def cached_tokens(self, request) -> int:
+        """See the module contract."""
+        return 0
 
     @property
     def held_slots(self) -> int:
@@ -73,7 +94,7 @@ class PagedMemory:
     def admit(self, seq: Hashable, request, num_tokens: int) -> int:
         """See the module contract. The request is not looked at."""
         num_blocks = self.manager.blocks_for(num_tokens)
-        if num_blocks > self.manager.num_free:
+        if num_blocks > self._open_blocks:
             return 0
         self.manager.allocate(seq, num_tokens)
         return num_blocks * self.unit_slots
@@ -105,9 +126,32 @@ class PagedMemory:
         """See the module contract."""
         self.manager.free(seq)
 
+    def swap_out(self, seq: Hashable) -> bool:
+        """See the module contract."""
+        try:
+            self.manager.swap_out(seq)
+        except OutOfBlocks:
+            return False
+        return True
+
+    def swap_in(self, seq: Hashable) -> int:
+        """See the module contract."""
+        num_blocks = self.manager.blocks_for(self.manager.num_tokens(seq) + 1)
+        if num_blocks > self._open_blocks:
+            return 0
+        self.manager.swap_in(seq)
+        self.manager.append(seq)
+        return num_blocks * self.unit_slots
+
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if the block manager's laws do not hold."""
         self.manager.check_integrity()
+
+    @property
+    def _open_blocks(self) -> int:
+        """Blocks that an admission may take."""
+        nobody_runs = self.held_slots == self.pinned_tokens
+        return self.manager.num_free - (0 if nobody_runs else self.watermark_blocks)
 
 
 class ReservedMemory:
@@ -122,6 +166,7 @@ class ReservedMemory:
     """
 
     unit_slots = 0  # nothing is ever taken after admission
+    pinned_tokens = 0
 
     def __init__(self, reservation: Reservation):
         self.reservation = reservation
@@ -131,6 +176,10 @@ class ReservedMemory:
     def held_slots(self) -> int:
         """Slots in reserved blocks."""
         return self.num_slots - self.reservation.buddy.num_free
+
+    def cached_tokens(self, request) -> int:
+        """See the module contract."""
+        return 0
 
     def fits_alone(self, request) -> bool:
         """See the module contract."""

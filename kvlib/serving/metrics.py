@@ -3,9 +3,12 @@
 All sums are integers (slots, tokens, picoseconds); they become seconds and shares once, at the end.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from kvlib.errors import ConfigError
 from kvlib.serving.clock import PS_PER_S
+from kvlib.specs.checks import real
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +103,14 @@ class LatencySums:
     def __init__(self):
         self._ttft = _Mean()
         self._gaps = _Mean()
+        self._latency = _Mean()
         self._normalized = _Mean()
 
     def complete(
         self, arrival_ps: int, first_token_ps: int | None, finish_ps: int, num_output_tokens: int
     ) -> None:
         """Count one completed request; without output it has no latency per token."""
+        self._latency.add(finish_ps - arrival_ps, 1)
         if not num_output_tokens:
             return
         self._ttft.add(first_token_ps - arrival_ps, 1)
@@ -114,10 +119,11 @@ class LatencySums:
         self._normalized.add((finish_ps - arrival_ps) // num_output_tokens, 1)
 
     def means_s(self) -> dict[str, float | None]:
-        """Mean TTFT over requests, TBT over all gaps, and normalized latency over requests, in seconds."""
+        """Means in seconds: TBT over all gaps between tokens, the others over requests."""
         return {
             "ttft_s": self._ttft.seconds(),
             "tbt_s": self._gaps.seconds(),
+            "latency_s": self._latency.seconds(),
             "normalized_latency_s": self._normalized.seconds(),
         }
 
@@ -133,3 +139,26 @@ class _Mean:
 
     def seconds(self) -> float | None:
         return self.total_ps / (self.count * PS_PER_S) if self.count else None
+
+
+def percentile(values: Iterable[float], percent: float) -> float | None:
+    """The smallest value that at least ``percent`` % of the values do not exceed; None if there are none.
+
+    Nearest rank, so it is always one of the values.
+
+    Raises
+    ------
+    ConfigError
+        If ``percent`` is not above 0 and at most 100.
+
+    Examples
+    --------
+    >>> percentile([30, 10, 40, 20], 50), percentile([30, 10, 40, 20], 75.1), percentile([], 99)
+    (20, 40, None)
+    """
+    if real("percent", percent, above=True) > 100:
+        raise ConfigError(f"percent: got {percent!r}, expected above 0 and at most 100")
+    ordered = sorted(values)
+    # In whole hundredths of a per cent: 0.07 * 100 is above 7 in floating point, and would be one rank off.
+    rank = -(-round(percent * 100) * len(ordered) // 10_000)
+    return ordered[max(rank, 1) - 1] if ordered else None

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
-from kvlib.serving.metrics import SlotSplit
+from kvlib.errors import ConfigError
+from kvlib.serving.metrics import SlotSplit, percentile
+from kvlib.specs.checks import one_of, real
+
+LATENCIES = ("ttft_s", "tbt_s", "latency_s", "normalized_latency_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class RequestOutcome:
 
     @property
     def latency_s(self) -> float | None:
-        """End-to-end latency: from arrival to the end of the last step."""
+        """End-to-end latency: from arrival until the whole answer is handed over."""
         return None if self.finish_s is None else self.finish_s - self.arrival_s
 
     @property
@@ -54,6 +58,12 @@ class RequestOutcome:
             return None
         return self.latency_s / self.num_output_tokens
 
+    def meets(self, ttft_slo_s: float, tbt_slo_s: float) -> bool:
+        """Whether it was served within both objectives; one it has no tokens for is met."""
+        if self.finish_s is None:
+            return False
+        return (self.ttft_s or 0.0) <= ttft_slo_s and (self.tbt_s or 0.0) <= tbt_slo_s
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -65,10 +75,17 @@ class Stretch:
     num_steps : int
     num_running, num_waiting : int
         Requests in each of these steps, and requests left waiting at their start.
-    preempted, admitted : tuple of int
-        Requests that gave way before the first step, and that are prefilled in it.
+    preempted, swapped_out : tuple of int
+        Requests that gave way before the first step, and those of them whose blocks went to the host.
+    admitted : tuple of int
+        Requests that run from this step on.
+    prefilled : tuple of (int, int)
+        Requests that are prefilled in it, and how many of their tokens. Who is admitted without a prefill
+        comes back from the host.
+    stalled : tuple of int
+        Requests that run but get no room for a token in this step, and wait in place.
     finished : tuple of int
-        Requests that the last step completes.
+        Requests that get their last token in the last step.
     slots : SlotSplit
         The memory during the last step.
     """
@@ -79,7 +96,10 @@ class Stretch:
     num_running: int
     num_waiting: int
     preempted: tuple[int, ...]
+    swapped_out: tuple[int, ...]
     admitted: tuple[int, ...]
+    prefilled: tuple[tuple[int, int], ...]
+    stalled: tuple[int, ...]
     finished: tuple[int, ...]
     slots: SlotSplit
 
@@ -91,16 +111,21 @@ class ServingResult:
     Attributes
     ----------
     submitted, completed, rejected : int
-        Requests; every one is either completed or rejected in the end (law L1).
-    preemptions, recomputed_tokens : int
-        How often a request gave way, and the tokens of KV that were lost with it.
+        Requests that arrived, and what became of them. Unless the run is deadlocked, every one is either
+        completed or rejected (law L1).
+    deadlocked : bool
+        The run ended because nobody could take another step; requests after that moment were not looked at.
+    preemptions, recomputed_tokens, swapped_tokens : int
+        How often a request gave way, and the tokens of KV that were dropped or moved to the host with it.
+    output_tokens : int
+        Of completed requests.
     duration_s : float
         From the first arrival to the end of the last step (or a later arrival that is rejected); all time
         averages are over this.
     num_steps : int
-    ttft_s, tbt_s, normalized_latency_s : float or None
-        Means over completed requests, over all gaps between tokens, and over completed requests per output
-        token.
+    ttft_s, tbt_s, latency_s, normalized_latency_s : float or None
+        Means over completed requests: time to first token, time between tokens (also TPOT; over all gaps),
+        end-to-end latency, and the same per output token.
     mean_running : float
         Time-averaged number of running requests (figure 13 of the PagedAttention paper).
     utilisation : float
@@ -116,15 +141,73 @@ class ServingResult:
     submitted: int
     completed: int
     rejected: int
+    deadlocked: bool
     preemptions: int
     recomputed_tokens: int
+    swapped_tokens: int
+    output_tokens: int
     duration_s: float
     num_steps: int
     ttft_s: float | None
     tbt_s: float | None
+    latency_s: float | None
     normalized_latency_s: float | None
     mean_running: float
     utilisation: float
     utilisation_by_kind: dict[str, float]
     per_request: tuple[RequestOutcome, ...]
     timeline: tuple[Stretch, ...]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that had arrived and were neither completed nor rejected; 0 without a deadlock."""
+        return self.submitted - self.completed - self.rejected
+
+    @property
+    def requests_per_s(self) -> float:
+        """Throughput in completed requests."""
+        return self.completed / self.duration_s if self.duration_s else 0.0
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Throughput in output tokens of completed requests."""
+        return self.output_tokens / self.duration_s if self.duration_s else 0.0
+
+    def percentile(self, latency: str, percent: float) -> float | None:
+        """A percentile over completed requests; see :func:`kvlib.serving.metrics.percentile`.
+
+        Parameters
+        ----------
+        latency : str
+            ``"ttft_s"``, ``"tbt_s"`` (each request's mean), ``"latency_s"`` or ``"normalized_latency_s"``.
+        percent : float
+
+        Raises
+        ------
+        ConfigError
+            For another name or percentage, or a run without rows.
+        """
+        one_of("latency", latency, LATENCIES)
+        values = (getattr(row, latency) for row in self._rows() if row.finish_s is not None)
+        return percentile([value for value in values if value is not None], percent)
+
+    def attainment(self, *, ttft_slo_s: float, tbt_slo_s: float) -> float:
+        """Share of the requests that arrived that met both objectives at once; 0 where none arrived.
+
+        A request that was rejected or never finished has met neither.
+        """
+        return self._num_good(ttft_slo_s, tbt_slo_s) / self.submitted if self.submitted else 0.0
+
+    def goodput_per_s(self, *, ttft_slo_s: float, tbt_slo_s: float) -> float:
+        """Requests per second that met both objectives at once (Zhong et al., DistServe, OSDI 2024)."""
+        return self._num_good(ttft_slo_s, tbt_slo_s) / self.duration_s if self.duration_s else 0.0
+
+    def _num_good(self, ttft_slo_s: float, tbt_slo_s: float) -> int:
+        real("ttft_slo_s", ttft_slo_s)
+        real("tbt_slo_s", tbt_slo_s)
+        return sum(row.meets(ttft_slo_s, tbt_slo_s) for row in self._rows())
+
+    def _rows(self) -> tuple[RequestOutcome, ...]:
+        if len(self.per_request) != self.submitted:
+            raise ConfigError("record: got False, expected True: this needs a row per request")
+        return self.per_request

@@ -1,47 +1,56 @@
-"""Who runs: first come, first served; when memory runs out, the latest arrival gives way and starts again.
+"""Who runs: first come, first served; when memory runs out, the latest arrival gives way.
 
-Section 4.5 of the PagedAttention paper, with recovery by recomputation: a preempted request loses all its
-blocks (all or nothing: half a KV cache is of no use) and, when its turn comes again, prefills its prompt
-and the tokens it had generated in one step.
+Section 4.5 of the PagedAttention paper. A preempted request loses all its blocks (all or nothing: half a KV
+cache is of no use). If the host has room they are copied there and, when its turn comes again, back. If not,
+they are dropped, and it prefills its prompt and the tokens it had generated once more.
 """
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvlib.serving.job import Job
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request on its way through the engine.
+class Decodes(NamedTuple):
+    """``steps`` decode steps that memory has room for.
 
     Attributes
     ----------
-    index : int
-        Row in the workload, and the name of the sequence in memory.
-    request : object
-        What the client sent; only a memory policy looks inside.
-    arrival_ps, first_token_ps : int
-        Times; the second is None until there is one.
-    prefill_tokens : int
-        Tokens to compute at (re)admission: the prompt and what has been generated.
-    num_tokens : int
-        Tokens in memory while it runs: all but the last one generated, whose KV the next step writes.
-    final_tokens : int
-        Tokens in memory at its end. The very last token is never written: nobody would read its KV.
-    padding_slots : int
-        Slots held while it runs that it will never use.
-    num_preemptions : int
-        How often it gave way.
+    steps : int
+    jobs : list of Job
+        Who gets a token in each of them.
+    taken : list of (position, step)
+        ``jobs[position]`` took another unit of memory at this step.
+    preempted : list of Job
+        Who gave way for it.
     """
 
-    index: int
-    request: object
-    arrival_ps: int
-    prefill_tokens: int
-    final_tokens: int
-    num_tokens: int = 0
-    padding_slots: int = 0
-    first_token_ps: int | None = None
-    num_preemptions: int = 0
+    steps: int
+    jobs: list[Job]
+    taken: list[tuple[int, int]]
+    preempted: list[Job]
+
+
+class Intake(NamedTuple):
+    """What joins the decodes of one step.
+
+    Attributes
+    ----------
+    admitted : list of Job
+        Who starts to run.
+    resumed : list of Job
+        Those of them whose blocks come back from the host; they decode in this step.
+    chunks : list of (Job, new_tokens)
+        What is prefilled.
+    """
+
+    admitted: list[Job]
+    resumed: list[Job]
+    chunks: list[tuple[Job, int]]
+
+
+NOBODY = Intake([], [], [])
 
 
 class Scheduler:
@@ -64,13 +73,23 @@ class Scheduler:
     max_num_seqs : int or None
         Most requests that run at once.
     max_num_batched_tokens : int or None
-        Most tokens in one step: one for each decoding request, all of a prompt for each prefill.
+        Most tokens in one step: one for each decoding request, the rest for prefills.
+    chunked_prefill : bool
+        Cut a prompt to what is left of ``max_num_batched_tokens`` (Agrawal et al., Sarathi-Serve, OSDI 2024);
+        otherwise it waits for a step that has room for all of it. Decodes come first either way.
     """
 
-    def __init__(self, memory, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None):
+    def __init__(
+        self,
+        memory,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        chunked_prefill: bool = False,
+    ):
         self.memory = memory
-        self.max_num_seqs = max_num_seqs
-        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_seqs = math.inf if max_num_seqs is None else max_num_seqs
+        self.max_num_batched_tokens = math.inf if max_num_batched_tokens is None else max_num_batched_tokens
+        self.chunked_prefill = chunked_prefill
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.closed: str | None = None
@@ -80,64 +99,101 @@ class Scheduler:
         self.waiting.append(job)
 
     @property
-    def can_admit(self) -> bool:
-        """Whether somebody waits and the door is open."""
-        return bool(self.waiting) and self.closed is None
+    def has_intake(self) -> bool:
+        """Whether somebody may be admitted or is in the middle of a prefill."""
+        if self.waiting and self.closed is None:
+            return True
+        return self.chunked_prefill and any(job.is_prefilling for job in self.running)
 
-    def decode(self, limit: int) -> tuple[int, list[tuple[int, int]], list[Job]]:
+    def decode(self, limit: int) -> Decodes:
         """Make room for the next tokens, preempting latest arrivals until all who still run can take a step.
 
-        Returns the steps there is room for, at most ``limit``; what memory took for them, as ``(position in
-        running, step)``; and who was preempted.
+        For ``limit`` steps at most, and for one only if blocks must be swapped out before it.
         """
         preempted = []
-        while self.running:
-            steps, taken = self.memory.grow([job.index for job in self.running], limit)
+        while jobs := self._decoding():
+            steps, taken = self.memory.grow([job.index for job in jobs], limit)
             if steps:
-                return steps, taken, preempted
+                return Decodes(steps, jobs, taken, preempted)
             preempted.append(self._preempt())
-        return limit, [], preempted
+            if preempted[-1].is_swapped:
+                limit = 1
+        return Decodes(limit, [], [], preempted)
 
-    def admit(self) -> list[Job]:
-        """Let requests from the head of ``waiting`` run, as long as limits and memory allow; return them."""
-        admitted: list[Job] = []
-        step_tokens = len(self.running)
-        while self.waiting and self._seat_is_free(step_tokens, bool(admitted)):
+    def admit(self) -> Intake:
+        """Go on with prefills, then let the head of ``waiting`` run, as long as limits and memory allow."""
+        intake = Intake([], [], [])
+        room = self.max_num_batched_tokens
+        for job in self.running:
+            room -= 1 if job.num_tokens >= job.prefill_tokens else self._chunk(job, room, intake)
+        while self.waiting and self.closed is None and self._seat_is_free(room, intake):
             job = self.waiting[0]
-            held_slots = self.memory.admit(job.index, job.request, job.prefill_tokens)
+            held_slots = self._take_memory(job)
             if not held_slots:
                 self.closed = "memory"
                 break
-            self.waiting.popleft()
-            job.num_tokens = job.prefill_tokens
-            job.padding_slots = max(0, held_slots - job.final_tokens)
-            step_tokens += job.num_tokens
-            self.running.append(job)
-            admitted.append(job)
-        return admitted
+            self.running.append(self.waiting.popleft())
+            job.padding_slots = max(0, held_slots - job.final_tokens + job.shared_tokens)
+            intake.admitted.append(job)
+            room -= self._resume(job, intake) if job.is_swapped else self._start(job, room, intake)
+        return intake
 
-    def leave(self, jobs: list[Job]) -> None:
-        """Let finished requests go; whoever waits may try again."""
-        for job in jobs:
+    def leave(self, finished: list[Job]) -> list[Job]:
+        """Let finished requests go and return who is handed over; whoever waits may try again."""
+        for job in finished:
             self.memory.release(job.index)
             self.running.remove(job)
         self.closed = None
+        return finished
 
-    def _seat_is_free(self, step_tokens: int, someone_admitted: bool) -> bool:
-        if self.max_num_seqs is not None and len(self.running) >= self.max_num_seqs:
+    # Steps
+
+    def _decoding(self) -> list[Job]:
+        if not self.chunked_prefill:  # whoever was admitted is past its prompt
+            return list(self.running)
+        return [job for job in self.running if job.num_tokens >= job.prefill_tokens]
+
+    def _seat_is_free(self, room: float, intake: Intake) -> bool:
+        if len(self.running) >= self.max_num_seqs:
             self.closed = "seats"
             return False
-        budget = self.max_num_batched_tokens
-        if budget is not None and step_tokens + self.waiting[0].prefill_tokens > budget:
-            # After a step full of prompts there is room again; after one without, only when somebody leaves.
-            self.closed = None if someone_admitted else "tokens"
+        job = self.waiting[0]
+        prefill_tokens = job.prefill_tokens - self.memory.cached_tokens(job.request)
+        if room < (1 if self.chunked_prefill or job.is_swapped else prefill_tokens):
+            # After a step with prompts there is room again; after one without, only when somebody leaves.
+            self.closed = None if intake.chunks else "tokens"
             return False
         return True
 
+    def _take_memory(self, job: Job) -> int:
+        if job.is_swapped:
+            return self.memory.swap_in(job.index)
+        job.shared_tokens = self.memory.cached_tokens(job.request)
+        return self.memory.admit(job.index, job.request, job.prefill_tokens)
+
+    def _start(self, job: Job, room: float, intake: Intake) -> int:
+        job.num_tokens = job.shared_tokens
+        return self._chunk(job, room, intake)
+
+    def _chunk(self, job: Job, room: float, intake: Intake) -> int:
+        new_tokens = min(job.prefill_tokens - job.num_tokens, max(0, room))
+        if new_tokens:
+            intake.chunks.append((job, new_tokens))
+        return new_tokens
+
+    def _resume(self, job: Job, intake: Intake) -> int:
+        job.is_swapped = False
+        job.num_tokens += 1
+        intake.resumed.append(job)
+        return 1
+
     def _preempt(self) -> Job:
         job = self.running.pop()
-        self.memory.release(job.index)
-        job.prefill_tokens = job.num_tokens + 1
+        # The KV of half a prompt is not worth the copy.
+        job.is_swapped = not job.is_prefilling and self.memory.swap_out(job.index)
+        if not job.is_swapped:
+            self.memory.release(job.index)
+            job.prefill_tokens = max(job.prefill_tokens, job.num_tokens + 1)
         job.num_preemptions += 1
         self.waiting.appendleft(job)
         self.closed = "memory"

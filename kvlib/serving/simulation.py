@@ -5,20 +5,32 @@ from dataclasses import dataclass, fields
 
 from kvlib.blocks.reservation import MaxReservation, OracleReservation, Pow2OracleReservation
 from kvlib.errors import ConfigError
-from kvlib.serving.clock import StepClock
+from kvlib.serving.clock import DEFAULT_LINK, StepClock
 from kvlib.serving.engine import Engine
 from kvlib.serving.memory import PagedMemory, ReservedMemory
+from kvlib.serving.no_preemption import StallingScheduler
 from kvlib.serving.results import ServingResult
 from kvlib.serving.scheduler import Scheduler
-from kvlib.specs import GpuSpec, ModelSpec, get_gpu, get_model, kv_slots
+from kvlib.serving.shared_prefix import PrefixedMemory
+from kvlib.serving.static_batching import StaticScheduler
+from kvlib.specs import GpuSpec, LinkSpec, ModelSpec, get_gpu, get_link, get_model, kv_slots
 from kvlib.specs.checks import one_of, whole
 
-# name -> (num_slots, block_size, max_len) -> policy
+PAGED_ONLY = ("watermark", "cpu_slots", "shared_prefix_tokens")
+
+
+def _paged(num_slots: int, block_size: int, max_len: int, **own) -> PagedMemory:
+    kind = PrefixedMemory if "shared_prefix_tokens" in own else PagedMemory
+    return kind(num_slots, block_size, **own)
+
+
+# name -> (num_slots, block_size, max_len) -> policy; paged memory has settings of its own.
 MEMORIES = {
-    "paged": lambda num_slots, block_size, max_len: PagedMemory(num_slots, block_size),
+    "paged": _paged,
     "max": lambda num_slots, block_size, max_len: ReservedMemory(MaxReservation(num_slots, max_len)),
     "pow2": lambda num_slots, block_size, max_len: ReservedMemory(Pow2OracleReservation(num_slots, max_len)),
     "oracle": lambda num_slots, block_size, max_len: ReservedMemory(OracleReservation(num_slots, max_len)),
+    "static": lambda num_slots, block_size, max_len: ReservedMemory(MaxReservation(num_slots, max_len)),
 }
 
 
@@ -36,7 +48,23 @@ class Knobs:
     max_num_seqs : int or None
         Most requests that run at once; None is no limit.
     max_num_batched_tokens : int or None
-        Most tokens in one step; None is no limit. At least ``max_len``: a prompt is prefilled in one step.
+        Most tokens in one step; None is no limit. Without ``chunked_prefill`` at least ``max_len``: a prompt
+        is prefilled in one step.
+    chunked_prefill : bool
+        Cut prompts to what ``max_num_batched_tokens`` leaves beside the decodes.
+    preemption : bool
+        Without it, a request that finds no memory stalls in place; see
+        :mod:`kvlib.serving.no_preemption`.
+    watermark : float
+        Share of the blocks that an admission must leave free while others run. For paged memory.
+    cpu_slots : int
+        Token slots on the host. A preempted request that fits there is swapped, another one is recomputed;
+        0 recomputes always. For paged memory.
+    shared_prefix_tokens : int
+        Tokens that every prompt begins with, computed and pinned beforehand; see
+        :mod:`kvlib.serving.shared_prefix`. For paged memory without ``cpu_slots``.
+    link : str or LinkSpec
+        What blocks are swapped over.
     num_gpus : int
         GPUs that share the model by tensor parallelism.
     record : bool
@@ -48,6 +76,12 @@ class Knobs:
     max_len: int = 2048
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    chunked_prefill: bool = False
+    preemption: bool = True
+    watermark: float = 0.0
+    cpu_slots: int = 0
+    shared_prefix_tokens: int = 0
+    link: str | LinkSpec = DEFAULT_LINK
     num_gpus: int = 1
     record: bool = True
 
@@ -57,12 +91,17 @@ class Knobs:
         for name, minimum in (
             ("num_slots", 1),
             ("max_num_seqs", 1),
-            ("max_num_batched_tokens", self.max_len),
+            ("cpu_slots", 0),
+            ("shared_prefix_tokens", 0),
+            ("max_num_batched_tokens", 1 if self.chunked_prefill else self.max_len),
         ):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), minimum)
-        if type(self.record) is not bool:
-            raise ConfigError(f"record: got {self.record!r}, expected True or False")
+        for name in ("chunked_prefill", "preemption", "record"):
+            if type(getattr(self, name)) is not bool:
+                raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected True or False")
+        if self.chunked_prefill and self.max_num_batched_tokens is None:
+            raise ConfigError("chunked_prefill=True: expected max_num_batched_tokens, the size of a step")
 
 
 def simulate(
@@ -85,7 +124,8 @@ def simulate(
     model, gpu : str, or ModelSpec and GpuSpec
         Names known to :mod:`kvlib.specs`, or your own.
     memory : str
-        ``"paged"``, or a reservation: ``"max"``, ``"pow2"``, ``"oracle"``.
+        ``"paged"``, or a reservation: ``"max"``, ``"pow2"``, ``"oracle"``. ``"static"`` reserves like
+        ``"max"`` and batches statically, as FasterTransformer was served.
     block_size : int
         Tokens per block, for paged memory.
     **knobs
@@ -107,18 +147,39 @@ def simulate(
     knobs = _read_knobs(knobs)
     model = model if isinstance(model, ModelSpec) else get_model(model)
     gpu = gpu if isinstance(gpu, GpuSpec) else get_gpu(gpu)
-    make_memory = MEMORIES[one_of("memory", memory, MEMORIES)]
+    one_of("memory", memory, MEMORIES)
     whole("block_size", block_size)
     num_slots = kv_slots(model, gpu, num_gpus=knobs.num_gpus) if knobs.num_slots is None else knobs.num_slots
     if num_slots < 1:
         raise ConfigError(
             f"num_gpus: {model.name} leaves no room for KV on {knobs.num_gpus} {gpu.name}, expected more"
         )
-    scheduler = Scheduler(
-        make_memory(num_slots, block_size, knobs.max_len), knobs.max_num_seqs, knobs.max_num_batched_tokens
-    )
-    clock = StepClock(model, gpu, knobs.num_gpus)
+    link = knobs.link if isinstance(knobs.link, LinkSpec) else get_link(knobs.link)
+    clock = StepClock(model, gpu, knobs.num_gpus, link, block_size)
+    scheduler = make_scheduler(memory, num_slots, block_size, knobs)
     return Engine(scheduler, clock, knobs.max_len, knobs.record).run(requests)
+
+
+def make_scheduler(memory: str, num_slots: int, block_size: int, knobs: Knobs) -> Scheduler:
+    """The scheduler of this name, with its memory.
+
+    Raises
+    ------
+    ConfigError
+        For a setting that this kind of memory does not have.
+    """
+    own = {name: getattr(knobs, name) for name in PAGED_ONLY if getattr(knobs, name)}
+    if own and memory != "paged":
+        raise ConfigError(f"{', '.join(own)}: expected only with memory='paged', got memory={memory!r}")
+    if knobs.shared_prefix_tokens and knobs.cpu_slots:
+        raise ConfigError("shared_prefix_tokens: expected without cpu_slots; a host copy shares nothing")
+    kind = Scheduler if knobs.preemption else StallingScheduler
+    return (StaticScheduler if memory == "static" else kind)(
+        MEMORIES[memory](num_slots, block_size, knobs.max_len, **own),
+        knobs.max_num_seqs,
+        knobs.max_num_batched_tokens,
+        knobs.chunked_prefill,
+    )
 
 
 def _read_knobs(knobs: dict) -> Knobs:

@@ -3,6 +3,7 @@
 from kvlib.workloads.arrivals import bursty_arrivals_us, poisson_arrivals_us
 from kvlib.workloads.lengths import LengthDistribution, mean_lengths
 from kvlib.workloads.load import busiest_window, requests_per_minute
+from kvlib.workloads.paper_tasks import chatbot_like, translation_like
 from kvlib.workloads.prefix_traces import conversation_like, prefix_trace, tool_agent_like
 from kvlib.workloads.request import Request
 from kvlib.workloads.synthetic import alpaca_like, fixed_lengths, sharegpt_like
@@ -15,6 +16,7 @@ __all__ = [
     "alpaca_like",
     "bursty_arrivals_us",
     "busiest_window",
+    "chatbot_like",
     "conversation_like",
     "fixed_lengths",
     "mean_lengths",
@@ -24,4 +26,5 @@ __all__ = [
     "requests_per_minute",
     "sharegpt_like",
     "tool_agent_like",
+    "translation_like",
 ]

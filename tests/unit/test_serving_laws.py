@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlib.serving import Engine, Scheduler, StepClock, simulate
-from kvlib.serving.simulation import MEMORIES
+from kvlib.serving import Engine, Knobs, StepClock, request_spans, simulate, single_steps
+from kvlib.serving.simulation import MEMORIES, make_scheduler
 from kvlib.specs import get_gpu, get_model
 from kvlib.workloads import Request, sharegpt_like
 
@@ -24,14 +24,24 @@ workloads = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", MEMORIES)
-@settings(derandomize=True, deadline=None, max_examples=60)
+MODES = {
+    **{name: (name, {}) for name in MEMORIES},
+    "paged, watermark": ("paged", {"watermark": 0.2}),
+    "paged, swapping": ("paged", {"cpu_slots": 40}),
+    "paged, chunked": ("paged", {"chunked_prefill": True, "max_num_batched_tokens": 9, "cpu_slots": 16}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(requests=workloads, num_slots=st.integers(8, 200), block_size=st.integers(1, 8))
-def test_laws_of_a_run(name, requests, num_slots, block_size):
-    scheduler = Scheduler(MEMORIES[name](num_slots, block_size, MAX_LEN))
+def test_laws_of_a_run(mode, requests, num_slots, block_size):
+    name, knobs = MODES[mode]
+    scheduler = make_scheduler(name, num_slots, block_size, Knobs(max_len=MAX_LEN, **knobs))
     result = Engine(scheduler, CLOCK, MAX_LEN).run(requests)
 
     # L1: everyone is accounted for, and nobody is in flight at the end.
+    assert not result.deadlocked and result.in_flight == 0
     assert result.completed + result.rejected == result.submitted == len(requests)
     assert not scheduler.running and not scheduler.waiting
     served = [outcome for outcome in result.per_request if not outcome.rejection]
@@ -41,8 +51,13 @@ def test_laws_of_a_run(name, requests, num_slots, block_size):
     scheduler.memory.check_integrity()
     assert scheduler.memory.held_slots == 0
 
-    # L5, every run ends: each step gives at least the oldest request a token, and none is ever lost.
-    assert result.num_steps <= sum(max(1, outcome.num_output_tokens) for outcome in served)
+    # L5, every run ends: each step gives at least the oldest request a token or a chunk, and none is lost.
+    if "chunked" not in mode:
+        assert result.num_steps <= sum(max(1, outcome.num_output_tokens) for outcome in served)
+    else:
+        assert result.num_steps <= sum(
+            outcome.num_input_tokens + outcome.num_output_tokens for outcome in served
+        ) * (1 + result.preemptions)
 
     # L5, causality: an admission after the arrival, the first token after that, the end last.
     started = {index: stretch.start_s for stretch in reversed(result.timeline) for index in stretch.admitted}
@@ -71,6 +86,13 @@ def test_laws_of_a_run(name, requests, num_slots, block_size):
         assert math.fsum(result.utilisation_by_kind.values()) == pytest.approx(1, abs=1e-12)
         assert result.utilisation == result.utilisation_by_kind["used"]
 
+    # The life of a request lies end to end from arrival to finish.
+    spans = request_spans(result)
+    for outcome in served:
+        ends = [outcome.arrival_s, *(span.end_s for span in spans[outcome.index])]
+        assert [span.start_s for span in spans[outcome.index]] == ends[:-1]
+        assert ends[-1] == outcome.finish_s
+
     # Little's law for the batch: running requests over time = the time that each spent running.
     in_batch = math.fsum(
         (stretch.end_s - stretch.start_s) * stretch.num_running for stretch in result.timeline
@@ -78,7 +100,7 @@ def test_laws_of_a_run(name, requests, num_slots, block_size):
     assert result.mean_running * result.duration_s == pytest.approx(in_batch)
 
 
-@pytest.mark.parametrize("name", ["paged", "max"])
+@pytest.mark.parametrize("name", ["paged", "max", "static"])
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(requests=workloads, more=st.integers(1, 20))
 def test_L6_the_future_changes_nothing_before_it_happens(name, requests, more):
@@ -87,7 +109,7 @@ def test_L6_the_future_changes_nothing_before_it_happens(name, requests, more):
     longer = [Request(r.arrival_s, r.num_input_tokens, r.num_output_tokens + more) for r in requests]
 
     def decisions(workload):
-        result = Engine(Scheduler(MEMORIES[name](192, 4, 100)), CLOCK, 100).run(workload)
+        result = Engine(make_scheduler(name, 192, 4, Knobs(max_len=100)), CLOCK, 100).run(workload)
         first_end_s = min(outcome.finish_s for outcome in result.per_request if outcome.finish_s is not None)
         return first_end_s, [
             (stretch.start_s, stretch.preempted, stretch.admitted)
@@ -120,6 +142,7 @@ def test_a_run_without_rows_has_the_same_totals(name):
         "duration_s",
         "ttft_s",
         "tbt_s",
+        "latency_s",
         "normalized_latency_s",
         "utilisation_by_kind",
     ):
@@ -136,6 +159,8 @@ def test_means_agree_with_the_rows():
 
     assert result.ttft_s == pytest.approx(mean(row.ttft_s for row in rows))
     assert result.normalized_latency_s == pytest.approx(mean(row.normalized_latency_s for row in rows))
+    assert result.latency_s == pytest.approx(mean(row.latency_s for row in rows))
+    assert result.output_tokens == sum(row.num_output_tokens for row in rows)
     gaps = [
         (row.tbt_s * (row.num_output_tokens - 1), row.num_output_tokens - 1)
         for row in rows
@@ -145,3 +170,39 @@ def test_means_agree_with_the_rows():
         math.fsum(time for time, _ in gaps) / sum(count for _, count in gaps)
     )
     assert result.preemptions == sum(row.num_preemptions for row in rows) > 0
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(requests=workloads, num_slots=st.integers(8, 200), block_size=st.integers(1, 8))
+def test_without_preemption_a_run_ends_too(requests, num_slots, block_size):
+    """In a deadlock everyone who runs holds memory, lacks one block, and nothing is free."""
+    scheduler = make_scheduler("paged", num_slots, block_size, Knobs(max_len=MAX_LEN, preemption=False))
+    result = Engine(scheduler, CLOCK, MAX_LEN).run(requests)
+    assert result.preemptions == 0
+    assert result.completed + result.rejected + result.in_flight == result.submitted
+    assert result.deadlocked == bool(scheduler.running) == bool(result.in_flight)
+    if result.deadlocked:
+        manager = scheduler.memory.manager
+        assert manager.num_free == 0
+        assert all(manager.blocks_to_append(job.index) == 1 for job in scheduler.running)
+    else:
+        assert result.submitted == len(requests)
+    scheduler.memory.check_integrity()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(requests=workloads, num_slots=st.integers(40, 120))
+def test_single_steps_hold_the_tokens_that_were_counted(mode, requests, num_slots):
+    """Unfolding the timeline finds, at the end of each stretch, the slots that the engine counted as used."""
+    name, knobs = MODES[mode]
+    scheduler = make_scheduler(name, num_slots, 4, Knobs(max_len=MAX_LEN, **knobs))
+    result = Engine(scheduler, CLOCK, MAX_LEN).run(requests)
+    steps = list(single_steps(result))
+    assert len(steps) == result.num_steps
+    last = -1
+    for stretch in result.timeline:
+        last += stretch.num_steps
+        assert sum(steps[last].tokens.values()) == stretch.slots.used
+        stalled = {index for index, kind in steps[last].doing.items() if kind == "stalled"}
+        assert stalled == set(stretch.stalled)

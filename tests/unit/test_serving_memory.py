@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlib.errors import ConfigError
-from kvlib.serving import PagedMemory
+from kvlib.serving import PagedMemory, PrefixedMemory
 from kvlib.serving.simulation import MEMORIES
 
 MAX_LEN = 128
@@ -77,7 +77,7 @@ def test_what_fits_alone_can_be_admitted_and_grown_to_its_end(name):
                 assert num_input_tokens + steps > 128
 
 
-@pytest.mark.parametrize("name", ["paged", "max"])
+@pytest.mark.parametrize("name", ["paged", "max", "static"])
 def test_L6_no_oracle(name):
     """After arrival neither paging nor Max looks at the output length."""
 
@@ -104,3 +104,72 @@ def test_slots_that_do_not_fill_a_block_are_never_held():
 def test_not_even_one_block_is_refused():
     with pytest.raises(ConfigError, match="block_size=16"):
         PagedMemory(15, 16)
+
+
+def test_a_watermark_is_kept_for_those_who_run():
+    """10 blocks, 30 % kept: 7 may be taken beside others, but a lone request may take all 10."""
+    memory = PagedMemory(40, 4, watermark=0.3)
+    assert memory.admit("alone", None, 40) == 40
+    memory.release("alone")
+    assert memory.admit("a", None, 4) == 4
+    assert memory.admit("b", None, 28) == 0  # 7 blocks of 9 free would leave 2
+    assert memory.admit("b", None, 24) == 24
+    assert memory.grow(["a", "b"], 4)[0] == 4  # growing may use what admissions leave
+
+
+def test_swapping_moves_whole_sequences_and_a_full_host_refuses():
+    memory = PagedMemory(16, 4, cpu_slots=11)  # 4 blocks here, 2 there
+    assert memory.admit("a", None, 5) == 8 and memory.admit("b", None, 3) == 4
+    assert memory.swap_out("a") and memory.held_slots == 4
+    assert not memory.swap_out("b") and memory.held_slots == 4  # the host is full
+    assert memory.swap_in("a") == 8 and memory.held_slots == 12  # 5 tokens and the next one
+    assert memory.manager.num_tokens("a") == 6
+    memory.check_integrity()
+
+
+def test_without_room_for_the_next_token_nobody_is_swapped_in():
+    memory = PagedMemory(12, 4, cpu_slots=8)
+    assert memory.admit("a", None, 8) == 8
+    assert memory.swap_out("a") and memory.admit("b", None, 4) == 4
+    assert memory.swap_in("a") == 0  # 8 tokens would fit in the 2 free blocks, 9 do not
+    memory.release("b")
+    assert memory.swap_in("a") == 12
+
+
+@pytest.mark.parametrize(
+    "setting", [{"watermark": 1.0}, {"watermark": -0.1}, {"watermark": "1%"}, {"cpu_slots": -1}]
+)
+def test_settings_out_of_range_are_refused(setting):
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        PagedMemory(64, 16, **setting)
+
+
+def test_a_shared_prefix_is_pinned_once_in_whole_blocks():
+    """Exercise 7 of lecture 7: 341 tokens are 21 blocks of 16 and 5 tokens that everybody computes anew."""
+    memory = PrefixedMemory(64 * 16, 16, shared_prefix_tokens=341)
+    assert memory.pinned_tokens == memory.held_slots == 21 * 16
+    one = request(361, 30)
+    assert memory.cached_tokens(one) == 336
+    assert memory.admit("a", one, 361) == 32  # 25 tokens of its own
+    assert memory.admit("b", one, 361) == 32
+    assert memory.manager.block_table("a")[:21] == memory.manager.block_table("b")[:21]
+    assert memory.grow(["a", "b"], 10)[0] == 10  # 371 tokens each: one block more, and no copy-on-write
+    assert memory.manager.take_copies() == []
+    memory.release("a")
+    memory.release("b")
+    assert memory.held_slots == 21 * 16
+    memory.check_integrity()
+
+
+def test_a_prompt_that_is_no_longer_than_the_prefix_shares_nothing():
+    memory = PrefixedMemory(160, 16, shared_prefix_tokens=80)
+    assert memory.cached_tokens(request(80, 5)) == 0 and memory.cached_tokens(request(81, 5)) == 80
+    assert memory.admit("a", request(80, 5), 80) == 80
+    # Beside the prefix only 5 blocks are left: 80 own tokens fit, 81 do not.
+    assert memory.fits_alone(request(80, 1)) and not memory.fits_alone(request(80, 2))
+    assert memory.fits_alone(request(100, 61)) and not memory.fits_alone(request(100, 62))
+
+
+def test_a_prefix_must_leave_room():
+    with pytest.raises(ConfigError, match="shared_prefix_tokens: got 160"):
+        PrefixedMemory(160, 16, shared_prefix_tokens=160)

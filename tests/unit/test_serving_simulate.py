@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvlib.cost import swap_s
 from kvlib.errors import ConfigError
 from kvlib.serving import simulate
-from kvlib.specs import get_gpu, get_model, kv_slots
+from kvlib.specs import LinkSpec, get_gpu, get_model, kv_slots
 from kvlib.workloads import Request, alpaca_like, sharegpt_like
 
 POLICIES = ("max", "pow2", "oracle", "paged")
@@ -152,6 +153,113 @@ def test_max_num_seqs_and_max_num_batched_tokens_limit_every_step():
         assert result.utilisation_by_kind["external"] == 0  # they wait, but not for memory
 
 
+def test_without_preemption_the_same_two_prompts_stop_for_ever():
+    """SERVE-5 and pedagogy, chapter 5, exercise 1: a prefill and 8 decodes fit, then both need a block."""
+    result = simulate([Request(0.0, 8, 16)] * 2, num_slots=32, block_size=4, preemption=False)
+    assert (result.deadlocked, result.num_steps, result.completed, result.in_flight) == (True, 9, 0, 2)
+    assert [row.finish_s for row in result.per_request] == [None, None]
+    assert result.per_request[0].first_token_s is not None
+    enough = simulate([Request(0.0, 8, 16)] * 2, num_slots=48, block_size=4, preemption=False)
+    assert not enough.deadlocked and enough.completed == 2
+
+
+def test_lecture_7_recomputed_tokens_pass_the_prompts_only_under_overload():
+    """Oracle L7.preempt: sign only. Capacity is near 2.9 requests/s here; ours: 0.02 at 2/s, 1.7 at 8/s."""
+
+    def share(rate):
+        requests = sharegpt_like(1500, rate=rate, seed=0)
+        return simulate(requests, record=False).recomputed_tokens / sum(r.num_input_tokens for r in requests)
+
+    assert share(2.0) < 0.05
+    assert share(8.0) > 1
+
+
+def test_a_watermark_trades_preemptions_for_waiting():
+    requests = sharegpt_like(300, rate=4.0, seed=1)
+    none, some, much = (simulate(requests, watermark=watermark) for watermark in (0.0, 0.01, 0.2))
+    assert none.preemptions > some.preemptions > much.preemptions
+    assert none.mean_running > much.mean_running
+    assert none.completed == some.completed == much.completed == 300
+
+
+def test_swapping_moves_what_recomputing_would_drop_and_a_small_host_does_both():
+    requests = sharegpt_like(200, rate=4.0, seed=1)
+    recomputed, small, ample = (simulate(requests, cpu_slots=slots) for slots in (0, 600, 100_000))
+    assert (recomputed.swapped_tokens, ample.recomputed_tokens) == (0, 0)
+    assert recomputed.recomputed_tokens > 0 and ample.swapped_tokens > 0
+    assert small.recomputed_tokens > 0 and small.swapped_tokens > 0
+
+
+def test_a_swap_takes_the_time_of_its_copies_both_ways():
+    """Two prompts of 8 again: 16 tokens in 4 blocks of 4 go out and come back, 40 layers × 2 copies a block.
+
+    Swapping over an instant link takes the same steps, so the two runs differ by the copies alone.
+    """
+    model, link = get_model("opt-13b"), LinkSpec("slow", 1e9, 1e-3)
+    slow, fast = (
+        simulate([Request(0.0, 8, 16)] * 2, num_slots=32, block_size=4, cpu_slots=16, link=one)
+        for one in (link, LinkSpec("instant", 1e30))
+    )
+    assert slow.swapped_tokens == fast.swapped_tokens == 16
+    copying_s = 2 * swap_s(model, link, 16, 4)
+    assert copying_s > 2 * 4 * 80 * 1e-3  # 320 copies each way of a millisecond
+    assert slow.duration_s - fast.duration_s == pytest.approx(copying_s, rel=1e-9)
+
+
+def test_static_batches_start_and_end_together():
+    """FasterTransformer: six reservations of 2,048 fit (L7.slots.max6); who comes later waits for all six."""
+    requests = [Request(0.0, 100, 10 + 50 * row) for row in range(8)]
+    result = simulate(requests, memory="static")
+    first, second = result.per_request[:6], result.per_request[6:]
+    assert len({row.finish_s for row in first}) == 1 and len({row.finish_s for row in second}) == 1
+    assert min(row.first_token_s for row in second) > first[0].finish_s
+    assert max(stretch.num_running for stretch in result.timeline) == 6
+    # All six reservations are held to the end, although only one request still runs.
+    [last] = [stretch for stretch in result.timeline if 5 in stretch.finished]
+    assert last.num_running == 1 and last.slots.used + last.slots.reserved + last.slots.internal == 6 * 2048
+
+
+def test_static_batching_is_the_worst_policy_under_load():
+    requests = sharegpt_like(200, rate=2.0, seed=0)
+    static, reserved = (simulate(requests, memory=memory) for memory in ("static", "max"))
+    assert static.normalized_latency_s > reserved.normalized_latency_s
+    assert static.utilisation < reserved.utilisation
+
+
+def test_chunked_prefill_bounds_the_step():
+    """A prompt of 1,000 in chunks of 128 beside a decode: no step takes as long as the whole prompt does."""
+    requests = [Request(0.0, 10, 200), Request(0.5, 1000, 5)]
+    whole, chunked = (
+        simulate(requests, **knobs)
+        for knobs in ({}, {"chunked_prefill": True, "max_num_batched_tokens": 128})
+    )
+
+    def longest_step_s(result):
+        return max((stretch.end_s - stretch.start_s) / stretch.num_steps for stretch in result.timeline)
+
+    assert longest_step_s(chunked) < longest_step_s(whole) / 3
+    chunks = [tokens for stretch in chunked.timeline for index, tokens in stretch.prefilled if index == 1]
+    assert sum(chunks) == 1000 and max(chunks) == 127  # one of the 128 is the decode
+    # The long prompt itself pays: its weights are read once per chunk.
+    assert chunked.per_request[1].ttft_s > whole.per_request[1].ttft_s
+
+
+def test_a_shared_prefix_saves_its_computation_and_its_memory():
+    """Exercise 7 of lecture 7: with 341 shared tokens each request computes 5 + 20 instead of 361."""
+    requests = [Request(0.0, 361, 30)] * 8
+    alone, shared = (simulate(requests, shared_prefix_tokens=tokens) for tokens in (0, 341))
+
+    def computed(result):
+        return [tokens for stretch in result.timeline for _, tokens in stretch.prefilled]
+
+    assert computed(alone) == [361] * 8
+    assert computed(shared) == [25] * 8
+    assert shared.ttft_s < alone.ttft_s
+    most = max(stretch.slots.used for stretch in shared.timeline)
+    # Before the last token is generated: 336 shared once, and 25 + 29 tokens of each request's own.
+    assert most == 336 + 8 * (25 + 29)
+
+
 def test_an_empty_workload_is_a_documented_empty_answer():
     result = simulate([])
     assert (result.submitted, result.duration_s, result.utilisation, result.mean_running) == (
@@ -223,6 +331,18 @@ def test_a_malformed_row_is_named(bad, field):
         ),
         ({"num_gpus": 0}, "num_gpus"),
         ({"record": 1}, "record"),
+        ({"preemption": None}, "preemption: got None, expected True or False"),
+        ({"chunked_prefill": True}, "expected max_num_batched_tokens"),
+        ({"watermark": 1.5}, "watermark: got 1.5, expected a share from 0 to below 1"),
+        ({"watermark": float("nan")}, "watermark"),
+        ({"cpu_slots": -1}, "cpu_slots"),
+        ({"cpu_slots": 1.5}, "cpu_slots: got 1.5, expected a whole number >= 0"),
+        ({"cpu_slots": 16, "memory": "max"}, "cpu_slots: expected only with memory='paged'"),
+        ({"watermark": 0.1, "memory": "static"}, "watermark: expected only with memory='paged'"),
+        ({"shared_prefix_tokens": 80, "memory": "oracle"}, "expected only with memory='paged', got memory='or"),
+        ({"shared_prefix_tokens": 80, "cpu_slots": 80}, "shared_prefix_tokens: expected without cpu_slots"),
+        ({"shared_prefix_tokens": -1}, "shared_prefix_tokens"),
+        ({"link": "string"}, "link"),
         ({"model": "opt-66b"}, "leaves no room for KV on 1 a100-40gb"),
     ],
 )

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvlib.serving import KINDS, Engine, PagedMemory, Scheduler, SlotSplit, StepClock
-from kvlib.serving.simulation import MEMORIES
+from kvlib.serving import KINDS, Engine, Knobs, PagedMemory, SlotSplit, StepClock
+from kvlib.serving.simulation import make_scheduler
 from kvlib.specs import get_gpu, get_model
 from kvlib.workloads import Request
 
 MAX_LEN = 64
-CLOCK = StepClock(get_model("opt-13b"), get_gpu("a100-40gb"))  # a decode step takes about 18 ms
 
 
 def held_slots_of(memory, seq):
     if isinstance(memory, PagedMemory):
-        return len(memory.manager.block_table(seq)) * memory.manager.block_size
+        own = [block for block in memory.manager.block_table(seq) if memory.manager.refcount(block) == 1]
+        return len(own) * memory.manager.block_size
     return memory.reservation.buddy.size_of(memory.reservation._starts[seq])
 
 
@@ -26,16 +26,21 @@ class Reference:
     step.
     """
 
-    def __init__(self, requests, memory, clock, max_len, max_num_seqs=None, max_num_batched_tokens=None):
-        self.requests, self.memory, self.clock = requests, memory, clock
-        self.max_len, self.max_num_seqs, self.budget = max_len, max_num_seqs, max_num_batched_tokens
+    def __init__(self, requests, memory, clock, knobs, is_static):
+        self.requests, self.memory, self.clock, self.knobs = requests, memory, clock, knobs
+        self.is_static = is_static
         self.rows = []  # one per step
         self.first_token_ps, self.finish_ps, self.rejected = {}, {}, []
-        self.recomputed_tokens = 0
+        self.recomputed_tokens = self.swapped_tokens = 0
         self.running, self.waiting = [], []
+        self.done = []  # of a static batch that is not over
         self.tokens = {}  # in memory, by running request
+        self.shared = [memory.cached_tokens(request) for request in requests]
+        self.target = {}  # tokens to prefill, by request that was ever admitted
+        self.swapped = {}  # tokens on the host
         self.generated = dict.fromkeys(range(len(requests)), 0)
         self.gave_way = False  # somebody was preempted since the last completion
+        self.deadlocked = False
 
     def final_tokens(self, seq):
         request = self.requests[seq]
@@ -44,7 +49,7 @@ class Reference:
     def run(self):
         arrivals = [(round(request.arrival_s * 10**12), seq) for seq, request in enumerate(self.requests)]
         now = arrivals[0][0]
-        while arrivals or self.waiting or self.running:
+        while not self.deadlocked and (arrivals or self.waiting or self.running):
             while arrivals and arrivals[0][0] <= now:
                 self.arrive(arrivals.pop(0)[1])
             if self.running or self.waiting:
@@ -56,85 +61,138 @@ class Reference:
 
     def arrive(self, seq):
         request = self.requests[seq]
-        too_long = request.num_input_tokens + request.num_output_tokens > self.max_len
+        too_long = request.num_input_tokens + request.num_output_tokens > self.knobs.max_len
         if too_long or not self.memory.fits_alone(request):
             self.rejected.append(seq)
         else:
             self.waiting.append(seq)
 
     def step(self, now):
-        preempted = self.grow()
-        decoding = list(self.running)
-        admitted, is_short = self.admit()
+        preempted, swapped_out, decoding, copying = self.grow()
+        chunks, admitted, resumed, is_short = self.admit()
+        if not (decoding or chunks or resumed):
+            self.deadlocked = True
+            return now
+        for seq in resumed:
+            copying += self.clock.swap_ps(self.tokens[seq] - 1)
+        decoding += resumed
         kv_tokens = sum(self.tokens[seq] for seq in decoding)
-        end = now + self.clock.step_ps([(self.tokens[seq], 0) for seq in admitted], len(decoding), kv_tokens)
+        prefills = [(new, self.tokens[seq]) for seq, new in chunks]
+        end = now + copying + self.clock.step_ps(prefills, len(decoding), kv_tokens)
+        for seq, new in chunks:
+            self.tokens[seq] += new
+        moving = decoding + [seq for seq, _ in chunks]
         row = dict(
             start=now,
             end=end,
             running=len(self.running),
             waiting=len(self.waiting),
             preempted=preempted,
+            swapped_out=swapped_out,
             admitted=admitted,
-            slots=self.split(is_short or self.gave_way),
+            prefilled=chunks,
+            stalled=[seq for seq in self.running if seq not in moving],
+            slots=self.split(is_short or (self.gave_way and not self.is_static)),
         )
-        row["finished"] = [seq for seq in list(self.running) if self.token(seq, end)]
+        row["finished"] = [seq for seq in moving if self.token(seq, end)]
+        row["finished"].sort()
+        for seq in row["finished"]:
+            self.running.remove(seq)
+            self.done.append(seq)
+        if not (self.is_static and self.running):
+            for seq in self.done:
+                self.finish_ps[seq] = end
+                self.memory.release(seq)
+                del self.tokens[seq]
+                self.gave_way = False
+            self.done = []
         self.rows.append(row)
         return end
 
+    def is_prefilling(self, seq):
+        return self.tokens[seq] < self.target[seq]
+
     def grow(self):
-        """One more token for everyone, oldest first; whoever came last gives way."""
-        preempted = []
+        """One more token for everyone who decodes, oldest first; the last to come gives way, if anybody does."""
+        preempted, swapped_out, grown, copying = [], [], [], 0
         for seq in list(self.running):
-            while seq in self.running:
+            while seq in self.running and not self.is_prefilling(seq):
                 if self.memory.grow([seq], 1)[0]:
                     self.tokens[seq] += 1
+                    grown.append(seq)
+                    break
+                if not self.knobs.preemption:
                     break
                 victim = self.running.pop()
-                self.memory.release(victim)
-                self.recomputed_tokens += self.tokens.pop(victim)
+                had = self.tokens.pop(victim)
+                if had >= self.target[victim] and self.memory.swap_out(victim):
+                    self.swapped[victim] = had
+                    self.swapped_tokens += had
+                    swapped_out.append(victim)
+                    copying += self.clock.swap_ps(had)
+                else:
+                    self.memory.release(victim)
+                    self.recomputed_tokens += had - self.shared[victim]
                 self.waiting.insert(0, victim)
                 preempted.append(victim)
                 self.gave_way = True
-        return preempted
+        return preempted, swapped_out, grown, copying
 
     def admit(self):
-        admitted, step_tokens = [], len(self.running)
+        """Chunks for those in the middle of a prompt, then whoever may start; tried anew in every step."""
+        knobs, chunks, admitted, resumed = self.knobs, [], [], []
+        room = knobs.max_num_batched_tokens or 10**9
+        for seq in self.running:
+            new = min(self.target[seq] - self.tokens[seq], max(room, 0)) if self.is_prefilling(seq) else 1
+            if new and self.is_prefilling(seq):
+                chunks.append((seq, new))
+            room -= new
+        if self.is_static and (self.running or self.done):
+            return chunks, admitted, resumed, False
         while self.waiting:
             seq = self.waiting[0]
             length = self.requests[seq].num_input_tokens + self.generated[seq]
-            if self.max_num_seqs is not None and len(self.running) >= self.max_num_seqs:
+            if knobs.max_num_seqs is not None and len(self.running) >= knobs.max_num_seqs:
                 break
-            if self.budget is not None and step_tokens + length > self.budget:
+            missing = length - self.shared[seq]
+            if room < (1 if seq in self.swapped or knobs.chunked_prefill else missing):
                 break
-            if not self.memory.admit(seq, self.requests[seq], length):
-                return admitted, True
+            if seq in self.swapped:
+                if not self.memory.swap_in(seq):
+                    return chunks, admitted, resumed, True
+                self.tokens[seq] = self.swapped.pop(seq) + 1
+                resumed.append(seq)
+                room -= 1
+            else:
+                if not self.memory.admit(seq, self.requests[seq], length):
+                    return chunks, admitted, resumed, not self.is_static
+                self.target[seq], self.tokens[seq] = length, self.shared[seq]
+                chunks.append((seq, min(missing, room)))
+                room -= min(missing, room)
             self.running.append(self.waiting.pop(0))
             admitted.append(seq)
-            self.tokens[seq] = length
-            step_tokens += length
-        return admitted, False
+        return chunks, admitted, resumed, False
 
     def token(self, seq, end):
-        """The token that this step generates for a request; whether it was the last."""
+        """The token that this step makes for a request, if its prompt is done; whether it was the last."""
+        if self.is_prefilling(seq):
+            return False
         wanted = self.requests[seq].num_output_tokens
         if wanted:
             self.generated[seq] += 1
             self.first_token_ps.setdefault(seq, end)
-        if self.generated[seq] < wanted:
-            return False
-        self.finish_ps[seq] = end
-        self.memory.release(seq)
-        self.running.remove(seq)
-        del self.tokens[seq]
-        self.gave_way = False
-        return True
+        return self.generated[seq] >= wanted
 
     def split(self, is_short):
-        used = sum(self.tokens[seq] for seq in self.running)
+        used = sum(self.tokens[seq] - self.shared[seq] for seq in self.running)
         held = [held_slots_of(self.memory, seq) for seq in self.running]
-        internal = sum(max(0, slots - self.final_tokens(seq)) for slots, seq in zip(held, self.running))
-        free = self.memory.num_slots - sum(held)
-        return SlotSplit(used, sum(held) - used - internal, internal, free * is_short, free * (not is_short))
+        final = [self.final_tokens(seq) - self.shared[seq] for seq in self.running]
+        internal = sum(max(0, slots - tokens) for slots, tokens in zip(held, final))
+        done = sum(held_slots_of(self.memory, seq) for seq in self.done)
+        pinned = self.memory.pinned_tokens
+        free = self.memory.num_slots - pinned - sum(held) - done
+        reserved = sum(held) - used - internal
+        return SlotSplit(pinned + used, reserved, internal + done, free * is_short, free * (not is_short))
 
 
 requests_strategy = st.lists(
@@ -156,16 +214,15 @@ def build(rows):
     return requests
 
 
-def compare(rows, memory, num_slots, block_size, max_num_seqs=None, max_num_batched_tokens=None):
-    requests = build(rows)
+def compare(rows, memory, num_slots, block_size, **knobs):
+    requests, knobs = build(rows), Knobs(max_len=MAX_LEN, **knobs)
+    clock = StepClock(get_model("opt-13b"), get_gpu("a100-40gb"), block_size=block_size)
+    scheduler = make_scheduler(memory, num_slots, block_size, knobs)
+    result = Engine(scheduler, clock, MAX_LEN).run(requests)
+    fresh = make_scheduler(memory, num_slots, block_size, knobs).memory
+    expected = Reference(requests, fresh, clock, knobs, memory == "static").run()
 
-    def new_memory():
-        return MEMORIES[memory](num_slots, block_size, MAX_LEN)
-
-    scheduler = Scheduler(new_memory(), max_num_seqs, max_num_batched_tokens)
-    result = Engine(scheduler, CLOCK, MAX_LEN).run(requests)
-    expected = Reference(requests, new_memory(), CLOCK, MAX_LEN, max_num_seqs, max_num_batched_tokens).run()
-
+    assert result.deadlocked == expected.deadlocked
     assert result.num_steps == len(expected.rows)
     steps = iter(expected.rows)
     for stretch in result.timeline:
@@ -173,14 +230,19 @@ def compare(rows, memory, num_slots, block_size, max_num_seqs=None, max_num_batc
         first, last = single[0], single[-1]
         assert (stretch.start_s, stretch.end_s) == (first["start"] / 10**12, last["end"] / 10**12)
         assert stretch.preempted == tuple(first["preempted"]) and stretch.admitted == tuple(first["admitted"])
+        assert stretch.swapped_out == tuple(first["swapped_out"])
+        assert stretch.prefilled == tuple(first["prefilled"])
+        assert stretch.stalled == tuple(first["stalled"])
         assert stretch.finished == tuple(last["finished"])
-        assert not any(row["preempted"] or row["admitted"] for row in single[1:])
+        assert not any(
+            row[what] for row in single[1:] for what in ("preempted", "admitted", "prefilled", "stalled")
+        )
         assert not any(row["finished"] for row in single[:-1])
         assert {row["running"] for row in single} == {stretch.num_running}
         assert stretch.num_waiting == first["waiting"]
         assert stretch.slots == last["slots"]
 
-    in_order = range(len(requests))
+    in_order = range(result.submitted)  # all of them, unless a deadlock came first
     assert [outcome.index for outcome in result.per_request] == list(in_order)
     for outcome in result.per_request:
         seq = outcome.index
@@ -192,13 +254,15 @@ def compare(rows, memory, num_slots, block_size, max_num_seqs=None, max_num_batc
             assert seconds == (times_ps[seq] / 10**12 if seq in times_ps else None)
         assert outcome.num_preemptions == sum(row["preempted"].count(seq) for row in expected.rows)
     assert result.recomputed_tokens == expected.recomputed_tokens
+    assert result.swapped_tokens == expected.swapped_tokens
 
     duration = expected.end_ps - round(requests[0].arrival_s * 10**12)
     busy = sum(row["end"] - row["start"] for row in expected.rows)
     for kind in KINDS:
         slot_time = sum((row["end"] - row["start"]) * getattr(row["slots"], kind) for row in expected.rows)
-        if kind == "free":
-            slot_time += num_slots * (duration - busy)  # between steps everything is free
+        # Between steps everything is free but a pinned prefix.
+        pinned = fresh.pinned_tokens
+        slot_time += {"free": num_slots - pinned, "used": pinned}.get(kind, 0) * (duration - busy)
         assert result.utilisation_by_kind[kind] == (
             slot_time / (duration * num_slots) if duration else 0.0
         ), kind
@@ -214,19 +278,96 @@ def test_paged(rows, block_size, more_slots):
     compare(rows, "paged", block_size + more_slots, block_size)
 
 
-@pytest.mark.parametrize("memory", ["max", "pow2", "oracle"])
+@pytest.mark.parametrize("memory", ["max", "pow2", "oracle", "static"])
 @settings(derandomize=True, deadline=None, max_examples=40)
-@given(rows=requests_strategy, num_slots=st.integers(40, 300))
+@given(rows=requests_strategy, num_slots=st.integers(64, 300))
 def test_reservations(memory, rows, num_slots):
     compare(rows, memory, num_slots, 16)
 
 
-@settings(derandomize=True, deadline=None, max_examples=80)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     requests_strategy,
-    st.integers(40, 200),
+    st.sampled_from(["paged", "static"]),
+    st.integers(64, 200),
     st.integers(1, 4),
     st.one_of(st.none(), st.integers(MAX_LEN, 2 * MAX_LEN)),
 )
-def test_limits_on_sequences_and_tokens(rows, num_slots, max_num_seqs, max_num_batched_tokens):
-    compare(rows, "paged", num_slots, 4, max_num_seqs, max_num_batched_tokens)
+def test_limits_on_sequences_and_tokens(rows, memory, num_slots, max_num_seqs, max_num_batched_tokens):
+    compare(
+        rows,
+        memory,
+        num_slots,
+        4,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(
+    requests_strategy,
+    st.integers(1, 8),
+    st.integers(0, 60),
+    st.sampled_from([0.0, 0.05, 0.3]),
+    st.integers(0, 80),
+)
+@example([(0, 4, 34), (0, 4, 34), (0, 4, 34)], 4, 40, 0.0, 80)  # swapped out, in, and out again
+@example([(0, 4, 34)] * 4, 4, 40, 0.0, 12)  # the host has room for one of them
+def test_watermark_and_swapping(rows, block_size, more_slots, watermark, cpu_slots):
+    compare(rows, "paged", block_size + more_slots, block_size, watermark=watermark, cpu_slots=cpu_slots)
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(requests_strategy, st.integers(0, 60), st.integers(1, 40), st.sampled_from([0, 60]))
+@example([(0, 30, 20)] * 4, 40, 3, 0)  # decodes alone fill the step
+@example([(0, 4, 34), (0, 30, 2)], 40, 3, 60)  # the victim is in the middle of its prompt
+def test_chunked_prefill(rows, more_slots, max_num_batched_tokens, cpu_slots):
+    compare(
+        rows,
+        "paged",
+        4 + more_slots,
+        4,
+        chunked_prefill=True,
+        max_num_batched_tokens=max_num_batched_tokens,
+        cpu_slots=cpu_slots,
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(requests_strategy, st.integers(1, 8), st.integers(0, 100), st.sampled_from([None, 5, 40]))
+@example([(0, 8, 2)] * 2, 4, 16, None)  # one takes the last block and ends in it, the other stalls
+def test_without_preemption(rows, block_size, more_slots, chunk):
+    compare(
+        rows,
+        "paged",
+        block_size + more_slots,
+        block_size,
+        preemption=False,
+        chunked_prefill=chunk is not None,
+        max_num_batched_tokens=chunk,
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(
+    requests_strategy,
+    st.integers(1, 20),
+    st.integers(0, 80),
+    st.sampled_from([0.0, 0.2]),
+    st.sampled_from([(False, None), (False, MAX_LEN), (True, 9)]),
+)
+@example([(0, 30, 34)] * 3, 9, 20, 0.0, (False, None))  # 2 whole blocks of 4 are shared
+@example([(0, 30, 20)] * 4, 20, 80, 0.0, (False, MAX_LEN))  # 10 tokens each, so all four fit in a step
+def test_a_shared_prefix(rows, shared_prefix_tokens, more_slots, watermark, prefill):
+    chunked_prefill, max_num_batched_tokens = prefill
+    compare(
+        rows,
+        "paged",
+        24 + more_slots,
+        4,
+        shared_prefix_tokens=shared_prefix_tokens,
+        watermark=watermark,
+        chunked_prefill=chunked_prefill,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )

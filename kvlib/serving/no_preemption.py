@@ -1,0 +1,27 @@
+"""Neither reservation nor preemption: whoever finds no memory stalls, and sooner or later all do.
+
+The trap that section 4.5 of the PagedAttention paper avoids. Every request holds blocks and waits for one
+more that only another could give back: a deadlock in the textbook sense.
+"""
+
+from kvlib.serving.scheduler import Decodes, Scheduler
+
+
+class StallingScheduler(Scheduler):
+    """Lets a request without room for its next token wait in place, holding what it has."""
+
+    def decode(self, limit: int) -> Decodes:
+        """Make room for the next tokens of all, or of whoever still finds some, oldest first."""
+        jobs = self._decoding()
+        if not jobs:
+            return Decodes(limit, [], [], [])
+        steps, taken = self.memory.grow([job.index for job in jobs], limit)
+        if steps:
+            return Decodes(steps, jobs, taken, [])
+        able, taken = [], []
+        for job in jobs:
+            steps, units = self.memory.grow([job.index], 1)
+            if steps:
+                taken += [(len(able), step) for _, step in units]
+                able.append(job)
+        return Decodes(1, able, taken, [])

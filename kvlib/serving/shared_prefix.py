@@ -1,0 +1,78 @@
+"""Paged memory with a prefix that all requests begin with, computed once and kept.
+
+Section 4.4 of the PagedAttention paper: the provider computes the KV of a known prefix (instructions,
+examples) beforehand and pins its blocks; the block table of every request starts with them. Sharing prefixes
+that nobody announced is the subject of :mod:`kvlib.prefix`.
+"""
+
+from collections.abc import Hashable
+
+from kvlib.errors import ConfigError
+from kvlib.serving.memory import PagedMemory
+from kvlib.specs.checks import whole
+
+PREFIX = "the shared prefix"
+
+
+class PrefixedMemory(PagedMemory):
+    """Forks every request that is longer than the prefix from it; only whole blocks of the prefix are shared.
+
+    Parameters
+    ----------
+    num_slots, block_size, watermark
+        As for :class:`~kvlib.serving.memory.PagedMemory`. Nothing is swapped: a copy on the host would lose
+        what it shares.
+    shared_prefix_tokens : int
+        Tokens at the start of every prompt.
+
+    Raises
+    ------
+    ConfigError
+        If not even one block is left beside the prefix, or a setting is out of range.
+
+    Examples
+    --------
+    Five blocks of 16 hold one example of 80 tokens; a request of 100 takes only two more.
+
+    >>> from types import SimpleNamespace
+    >>> memory = PrefixedMemory(num_slots=160, block_size=16, shared_prefix_tokens=80)
+    >>> request = SimpleNamespace(num_input_tokens=100)
+    >>> memory.cached_tokens(request), memory.admit("a", request, 100), memory.held_slots
+    (80, 32, 112)
+    """
+
+    def __init__(
+        self, num_slots: int, block_size: int, shared_prefix_tokens: int, watermark: float = 0.0
+    ):
+        super().__init__(num_slots, block_size, watermark)
+        num_blocks = whole("shared_prefix_tokens", shared_prefix_tokens) // block_size
+        if num_blocks >= self.manager.num_blocks:
+            raise ConfigError(
+                f"shared_prefix_tokens: got {shared_prefix_tokens}, expected less than the {num_slots} slots"
+            )
+        self.shared_prefix_tokens = shared_prefix_tokens
+        self.pinned_tokens = num_blocks * block_size
+        if num_blocks:
+            self.manager.allocate(PREFIX, self.pinned_tokens)
+
+    def cached_tokens(self, request) -> int:
+        """See the contract of :mod:`kvlib.serving.memory`. A prompt that is no longer shares nothing."""
+        return self.pinned_tokens if request.num_input_tokens > self.shared_prefix_tokens else 0
+
+    def fits_alone(self, request) -> bool:
+        """See the contract of :mod:`kvlib.serving.memory`."""
+        longest = request.num_input_tokens + max(0, request.num_output_tokens - 1)
+        own_slots = self.manager.blocks_for(longest) * self.unit_slots - self.cached_tokens(request)
+        return own_slots <= self.manager.num_blocks * self.unit_slots - self.pinned_tokens
+
+    def admit(self, seq: Hashable, request, num_tokens: int) -> int:
+        """See the contract of :mod:`kvlib.serving.memory`."""
+        cached = self.cached_tokens(request)
+        if not cached:
+            return super().admit(seq, request, num_tokens)
+        num_blocks = self.manager.blocks_for(num_tokens - cached)
+        if num_blocks > self._open_blocks:
+            return 0
+        self.manager.fork(PREFIX, seq)
+        self.manager.append(seq, num_tokens - cached)
+        return num_blocks * self.unit_slots

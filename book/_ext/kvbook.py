@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -100,8 +101,8 @@ def drop_thebe(app, pagename, templatename, context, doctree):
     def wanted(script):
         return "thebe" not in str(getattr(script, "filename", "")) + str(getattr(script, "attributes", ""))
 
-    context["script_files"] = [s for s in context.get("script_files", []) if wanted(s)]
-    context["css_files"] = [s for s in context.get("css_files", []) if wanted(s)]
+    for key in ("script_files", "css_files"):
+        context[key] = [item for item in context.get(key, []) if wanted(item)]
 
 
 def write_assets(app, exception):
@@ -116,13 +117,18 @@ def write_assets(app, exception):
 
 
 def slim_theme(site: Path):
-    """Half a megabyte less on every page, and an icon for the redirect at the root."""
-    # The theme's style sheet draws the same icons from a font; the script would replace them by drawings.
-    script = site / "_static" / "scripts" / "fontawesome.js"
-    script.write_text("// Not needed: the icons come from the theme's web font.\n", encoding="utf-8")
+    """Take out what the theme's template loads on every page for nothing: about 0.6 MB, compressed.
+
+    The icons come from the theme's web font; its script would only replace them by drawings. The search
+    index is for the search page, since this book does not search while one types.
+    """
+    icons, search = r"fontawesome\.js", r"(searchtools|language_data|searchindex)\.js"
+    for page in site.rglob("*.html"):
+        unneeded = icons if page.name == "search.html" else f"({icons}|{search})"
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(rf'<script[^>]*{unneeded}[^>]*></script>\s*', "", text), encoding="utf-8")
     redirect = site / "index.html"
-    text = redirect.read_text(encoding="utf-8")
-    redirect.write_text('<link rel="icon" href="_static/favicon.svg">\n' + text, encoding="utf-8")
+    redirect.write_text('<link rel="icon" href="_static/favicon.svg">\n' + redirect.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def write_states(folder: Path):

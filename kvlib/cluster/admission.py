@@ -17,7 +17,8 @@ from kvlib.specs.checks import one_of, real
 POLICIES = {
     "baseline": "look at the prefill queue only; the decode pool is asked when the prefill is done",
     "early": "refuse if the decode pool is full now",
-    "predicted": "refuse if the decode pool will be full when the prefill ends, all decodes taking the same time",
+    "predicted": "refuse if the decode pool will be full when the prefill ends, all decodes taking the "
+    "same time",
     "per_request": "the same, with a prediction of each request's own decode time",
     "oracle": "the same, with each request's true decode time, which nobody knows",
 }
@@ -89,8 +90,8 @@ class Controller:
 
     Examples
     --------
-    >>> Controller("early").admit_probability(load=12, slots=12), Controller("early").admit_probability(13, 12)
-    (1.0, 0.0)
+    >>> [Controller("early").admit_probability(load, slots=12) for load in (12, 13)]
+    [1.0, 0.0]
     >>> [Controller("early", gain=1.0).admit_probability(load, slots=12) for load in (3, 12, 15)]
     [1.0, 0.5, 0.25]
     """
@@ -111,7 +112,12 @@ class Controller:
             real("gain", self.gain, above=True)
 
     def believed_decode_us(self, decode_us: int, luck: float) -> int:
-        """The decode time this rule works with; ``luck`` is a draw from 0 to 1."""
+        """The decode time this rule works with; ``luck`` is a draw from 0 to 1.
+
+        A request for one token says so, and no rule takes it to decode.
+        """
+        if not decode_us:
+            return 0
         if self.policy == "predicted":
             return round(self.assumed_decode_s * 1e6)
         if self.policy == "per_request":

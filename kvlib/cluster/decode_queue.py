@@ -1,7 +1,7 @@
 """A decode instance that keeps a time for every request: KV arrives, waits for room, and decodes to its end.
 
-The instance of chapter 11 (`kvlib.cluster.decode_pool`) only counts. Here each request is judged by its own time
-between tokens, so its end matters.
+The instance of chapter 11 (`kvlib.cluster.decode_pool`) only counts. Here each request is judged by its own
+time between tokens, so its end matters.
 """
 
 import heapq
@@ -15,8 +15,8 @@ from kvlib.specs.checks import whole
 def decode_ends_ps(clock: StepClock, kv_slots: int, arrivals: Iterable[tuple[int, int, int]]) -> list[int]:
     """When each request has its last token.
 
-    First come, first served. A request joins at a step boundary, once the slots of its *final* length are free:
-    nobody is preempted, since its KV came from another machine and could not be recomputed here.
+    First come, first served. A request joins at a step boundary, once the slots of its *final* length are
+    free: nobody is preempted, since its KV came from another machine and could not be recomputed here.
 
     Parameters
     ----------
@@ -24,7 +24,8 @@ def decode_ends_ps(clock: StepClock, kv_slots: int, arrivals: Iterable[tuple[int
     kv_slots : int
         Token slots of KV memory.
     arrivals : iterable of (time_ps, num_tokens, steps)
-        In order: when its KV is here, how many tokens that is, and how many decode steps it wants (at least 1).
+        In order: when its KV is here, how many tokens that is, and how many decode steps it wants (at least
+        1).
 
     Returns
     -------
@@ -59,7 +60,8 @@ class _Batch:
         self.clock = clock
         self.free_slots = kv_slots
         self.now_ps = self.steps_done = self.kv_tokens = 0
-        self.running: list[tuple[int, int, int]] = []  # a heap of (step at which it leaves, number, final tokens)
+        # A heap of (step at which it leaves, number, final tokens).
+        self.running: list[tuple[int, int, int]] = []
 
     def run(self, arrivals) -> list[int]:
         ends, upcoming = [0] * len(arrivals), 0

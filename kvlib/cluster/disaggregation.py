@@ -1,12 +1,12 @@
-"""Coupled instances, which prefill and decode in turn, against separate pools of prefill and decode instances.
+"""Coupled instances, which prefill and decode in turn, against separate pools for prefill and decode.
 
-Both are built on the engine of chapter 6. A coupled instance is that engine, with or without chunked prefill. In
-``[nP+mD]`` a prefill instance is the same engine asked for one token per request; the KV then crosses a link, and a
-decode instance goes on. Requests are dealt to the instances of a pool in turn.
+Both are built on the engine of chapter 6. A coupled instance is that engine, with or without chunked prefill.
+In ``[nP+mD]`` a prefill instance is the same engine asked for one token per request; the KV then crosses a
+link, and a decode instance goes on. Requests are dealt to the instances of a pool in turn.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvlib.cluster.decode_queue import decode_ends_ps
 from kvlib.cost import transfer_s
@@ -92,7 +92,8 @@ class ClusterRun:
 
 
 def serve_coupled(
-    requests: Iterable[Request], instances: int, hardware: Hardware = Hardware(), chunk_tokens: int | None = None
+    requests: Iterable[Request], instances: int, hardware: Hardware = Hardware(),
+    chunk_tokens: int | None = None
 ) -> ClusterRun:
     """Serve on ``[nM]``: every instance prefills and decodes.
 
@@ -103,8 +104,8 @@ def serve_coupled(
     instances : int
     hardware : Hardware
     chunk_tokens : int or None
-        Most tokens in a step, prompts cut to fit (chunked prefill); None lets a prompt take its step alone with
-        the decodes, however long it is.
+        Most tokens in a step, prompts cut to fit (chunked prefill); None lets a prompt take its step alone
+        with the decodes, however long it is.
 
     Examples
     --------
@@ -120,12 +121,13 @@ def serve_coupled(
 
 
 def serve_disaggregated(
-    requests: Iterable[Request], prefill_instances: int, decode_instances: int, hardware: Hardware = Hardware()
+    requests: Iterable[Request], prefill_instances: int, decode_instances: int,
+    hardware: Hardware = Hardware()
 ) -> ClusterRun:
     """Serve on ``[nP+mD]``: the first token comes from the prefill pool, the others from the decode pool.
 
-    The time between the first and the second token holds the transfer and any wait for decode memory; it counts
-    into the request's time between tokens.
+    The time between the first and the second token holds the transfer and any wait for decode memory; it
+    counts into the request's time between tokens.
 
     Source: Zhong et al. 2024 (DistServe), section 4.
 
@@ -138,20 +140,19 @@ def serve_disaggregated(
     True
     """
     requests = tuple(requests)
-    num_gpus = (whole("prefill_instances", prefill_instances) + whole("decode_instances", decode_instances))
-    first = [
-        Request(r.arrival_s, r.num_input_tokens, min(1, r.num_output_tokens)) for r in requests
-    ]
+    num_instances = whole("prefill_instances", prefill_instances)
+    num_instances += whole("decode_instances", decode_instances)
+    first = [Request(r.arrival_s, r.num_input_tokens, min(1, r.num_output_tokens)) for r in requests]
     prefilled = _on_instances(first, prefill_instances, hardware)
-    moved = []
+    moved, longest = [], min(hardware.max_len, hardware.kv_slots)
     for request, row in zip(requests, prefilled):
-        too_long = request.num_input_tokens + request.num_output_tokens > min(hardware.max_len, hardware.kv_slots)
+        too_long = request.num_input_tokens + request.num_output_tokens > longest
         if request.num_output_tokens > 1 and not row.rejection and not too_long:
             here_s = row.finish_s + hardware.kv_transfer_s(request.num_input_tokens)
             moved.append((round(here_s * PS_PER_S), row.index, request))
     ends = _decode(sorted(moved, key=lambda one: one[:2]), decode_instances, hardware)
     rows = [_joined(row, request, ends.get(row.index)) for row, request in zip(prefilled, requests)]
-    return ClusterRun(tuple(rows), num_gpus * hardware.num_gpus)
+    return ClusterRun(tuple(rows), num_instances * hardware.num_gpus)
 
 
 def _on_instances(requests, instances: int, hardware: Hardware, **knobs) -> list[RequestOutcome]:
@@ -164,15 +165,8 @@ def _on_instances(requests, instances: int, hardware: Hardware, **knobs) -> list
         )
         for row in result.per_request:
             index = first + row.index * instances
-            rows[index] = _renumbered(row, index)
+            rows[index] = replace(row, index=index)
     return rows
-
-
-def _renumbered(row: RequestOutcome, index: int) -> RequestOutcome:
-    return RequestOutcome(
-        index, row.arrival_s, row.num_input_tokens, row.num_output_tokens, row.first_token_s, row.finish_s,
-        row.num_preemptions, row.rejection,
-    )
 
 
 def _decode(moved, instances: int, hardware: Hardware) -> dict[int, int]:
@@ -199,7 +193,9 @@ def _joined(row: RequestOutcome, request: Request, end_ps: int | None) -> Reques
     )
 
 
-def highest_rate(serve, draw, *, ttft_slo_s: float, tbt_slo_s: float, goal: float = 0.9, top_per_s: float = 64.0) -> float:
+def highest_rate(
+    serve, draw, *, ttft_slo_s: float, tbt_slo_s: float, goal: float = 0.9, top_per_s: float = 64.0
+) -> float:
     """Goodput: the highest arrival rate at which a share ``goal`` of the requests meets both objectives.
 
     Parameters
@@ -225,7 +221,8 @@ def highest_rate(serve, draw, *, ttft_slo_s: float, tbt_slo_s: float, goal: floa
     >>> from kvlib.workloads import fixed_lengths
     >>> draw = lambda rate: fixed_lengths(60, rate, 0, num_input_tokens=512, num_output_tokens=64)
     >>> strict, loose = (
-    ...     highest_rate(lambda r: serve_coupled(r, 1), draw, ttft_slo_s=0.4, tbt_slo_s=tbt) for tbt in (0.03, 0.06)
+    ...     highest_rate(lambda r: serve_coupled(r, 1), draw, ttft_slo_s=0.4, tbt_slo_s=tbt)
+    ...     for tbt in (0.03, 0.06)
     ... )
     >>> strict < loose
     True

@@ -1,14 +1,14 @@
 """One long prompt among users who are decoding: when does each step end, and who has to wait?
 
-The time between tokens of everybody in the batch is the duration of a step. A prompt that joins makes one step
-long (coupled), several steps a little longer (chunked prefill), or none (another machine does it).
+The time between tokens of everybody in the batch is the duration of a step. A prompt that joins makes one
+step long (coupled), several steps a little longer (chunked prefill), or none (another machine does it).
 """
 
 from dataclasses import dataclass
 
 from kvlib.serving.clock import PS_PER_S, StepClock
 from kvlib.specs import GpuSpec, ModelSpec
-from kvlib.specs.checks import one_of, whole
+from kvlib.specs.checks import one_of, real, whole
 
 MODES = ("coupled", "chunked", "disaggregated")
 
@@ -64,7 +64,7 @@ def long_prompt(
     chunk_tokens : int
         Prompt tokens per step, for ``chunked``.
     quiet_steps : int
-        Steps before the prompt and after it.
+        Steps before the prompt arrives and after its prefill.
 
     Source: Zhong et al. 2024 (DistServe), section 2.3 and figure 2.
 
@@ -79,12 +79,15 @@ def long_prompt(
     whole("quiet_steps", quiet_steps)
     whole("chunk_tokens", chunk_tokens)
     clock = StepClock(model, gpu)
-    chunks = _chunks(whole("prompt_tokens", prompt_tokens), chunk_tokens if mode == "chunked" else prompt_tokens)
+    piece = chunk_tokens if mode == "chunked" else prompt_tokens
+    chunks = _chunks(whole("prompt_tokens", prompt_tokens), piece)
     alone_ps = clock.step_ps(chunks)
-    here = [] if mode == "disaggregated" else chunks
+    kv_tokens = whole("users", users) * whole("context_tokens", context_tokens)
+    # Meanwhile the users get their tokens as before.
+    elsewhere = [None] * -(-alone_ps // clock.step_ps((), users, kv_tokens))
+    here = elsewhere if mode == "disaggregated" else chunks
     schedule = [None] * quiet_steps + here + [None] * quiet_steps
     now_ps, times, tokens, first_ps = 0, [], [], 0
-    kv_tokens = whole("users", users) * whole("context_tokens", context_tokens)
     for chunk in schedule:
         kv_tokens += users
         start_ps = now_ps
@@ -96,7 +99,9 @@ def long_prompt(
     return Interference(tuple(times), tuple(tokens), (first_ps or alone_ps) / PS_PER_S)
 
 
-def largest_chunk(model: ModelSpec, gpu: GpuSpec, tbt_slo_s: float, *, users: int, context_tokens: int) -> int:
+def largest_chunk(
+    model: ModelSpec, gpu: GpuSpec, tbt_slo_s: float, *, users: int, context_tokens: int
+) -> int:
     """Most prompt tokens in one step that keeps the time between tokens of all users within ``tbt_slo_s``.
 
     The chunk is the first of its prompt; later ones attend to more and need to be a little smaller. 0 if the
@@ -108,11 +113,13 @@ def largest_chunk(model: ModelSpec, gpu: GpuSpec, tbt_slo_s: float, *, users: in
     >>> largest_chunk(get_model("opt-13b"), get_gpu("a100-80gb"), 0.1, users=32, context_tokens=500)
     636
     """
-    clock, kv_tokens = StepClock(model, gpu), users * (context_tokens + 1)
+    limit_ps = round(real("tbt_slo_s", tbt_slo_s, above=True) * PS_PER_S)
+    kv_tokens = whole("users", users) * (whole("context_tokens", context_tokens) + 1)
+    clock = StepClock(model, gpu)
     low, high = 0, 2**20
     while low < high:
         middle = (low + high + 1) // 2
-        fits = clock.step_ps([(middle, 0)], users, kv_tokens) <= round(tbt_slo_s * PS_PER_S)
+        fits = clock.step_ps([(middle, 0)], users, kv_tokens) <= limit_ps
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 

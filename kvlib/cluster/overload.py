@@ -41,7 +41,9 @@ class Pools:
         real("ttft_slo_s", self.ttft_slo_s, above=True)
 
 
-def run_overload(demands: Iterable[Demand], pools: Pools = Pools(), *, seed: int = 0, **controller) -> OverloadRun:
+def run_overload(
+    demands: Iterable[Demand], pools: Pools = Pools(), *, seed: int = 0, **controller
+) -> OverloadRun:
     """Serve ``demands`` under one admission rule, and look at the cluster up to the last arrival.
 
     The run ends there because a queue that is served after the last arrival would count as throughput, and
@@ -98,7 +100,8 @@ class _Cluster:
         self._samples: list[LoadSample] = []
         self._next_sample_us = 0
         self._counts = dict.fromkeys(
-            ("submitted", "rejected_for_ttft", "rejected_for_decode", "rejected_after_prefill", "completed"), 0
+            ("submitted", "rejected_for_ttft", "rejected_for_decode", "rejected_after_prefill", "completed"),
+            0,
         )
         self._prefill_us = self._wasted_us = self._occupied_us = 0
         self._now_us = 0
@@ -106,7 +109,9 @@ class _Cluster:
     def run(self, demands: Iterable[Demand]) -> OverloadRun:
         for demand in demands:
             if demand.arrival_us < self._now_us:
-                raise ConfigError(f"arrival_us: got {demand.arrival_us!r} after {self._now_us}, expected order")
+                raise ConfigError(
+                    f"arrival_us: got {demand.arrival_us!r} after {self._now_us}, expected order"
+                )
             self._run_until(demand.arrival_us)
             self._arrive(demand)
         return OverloadRun(
@@ -136,7 +141,6 @@ class _Cluster:
         heapq.heappush(self._prefilling, (end_us, number, demand, Expected(end_us, believed_us)))
 
     def _admit_probability(self, prefill_end_us: int) -> float:
-        # Those who want one token have a decode time of 0, so no rule counts them.
         decoding, prefilling = ([one[-1] for one in heap] for heap in (self._decoding, self._prefilling))
         load = 1 + self.controller.expected_load(prefill_end_us, decoding, prefilling)
         return self.controller.admit_probability(load, self.pools.decode_slots)

@@ -107,7 +107,9 @@ def covariance(x: Sequence[float], y: Sequence[float]) -> float:
     -0.6666666666666666
     """
     if len(x) != len(y) or not x:
-        raise ConfigError(f"covariance: got {len(x)} and {len(y)} values, expected equally many and at least one")
+        raise ConfigError(
+            f"covariance: got {len(x)} and {len(y)} values, expected equally many and at least one",
+        )
     mean_x, mean_y = math.fsum(x) / len(x), math.fsum(y) / len(y)
     return math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / len(x)
 

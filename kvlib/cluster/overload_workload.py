@@ -58,7 +58,8 @@ def draw_demands(
     prefill_s, decode_s : float
         Mean times in seconds.
     prefill_spread, decode_spread : str
-        ``equal``; ``narrow``, log-normal with sigma 0.5; or ``long_tail``, exponential, as output lengths are.
+        ``equal``; ``narrow``, log-normal with sigma 0.5; or ``long_tail``, exponential, as output lengths
+        are.
     first_token_share : float
         Share of requests that want one token (a class, a score) and never enter the decode pool.
     seed : int

@@ -1,11 +1,12 @@
-"""How many GPUs for prefill, how many for decode, and cut how? The placement search of DistServe, in closed form.
+"""How many GPUs for prefill, how many for decode, and cut how? DistServe's placement search in closed form.
 
-An instance is cut by tensor parallelism (TP: every layer over several GPUs, faster steps) and pipeline parallelism
-(PP: layers in stages, more steps at once but none faster). The search asks each kind of instance for the highest
-rate it serves within its objective, and then fits instances into the cluster.
+An instance is cut by tensor parallelism (TP: every layer over several GPUs, faster steps) and pipeline
+parallelism (PP: layers in stages, more steps at once but none faster). The search asks each kind of instance
+for the highest rate it serves within its objective, and then fits instances into the cluster.
 
-Simplifications, so that a search takes milliseconds: requests all have the mean length; a prefill queue is M/D/1
-and judged by its mean; a decode batch has the size that Little's law gives. DistServe simulates instead.
+Simplifications, so that a search takes milliseconds: requests all have the mean length; a prefill queue is
+M/D/1 and judged by its mean; a decode batch has the size that Little's law gives. DistServe simulates
+instead.
 """
 
 import math
@@ -48,8 +49,8 @@ class Machine:
     inside, between : LinkSpec
         What KV crosses within a node and between nodes.
     tp_efficiency : float
-        Share of a doubling of speed that is left when TP doubles. 0.85 is assumed; DistServe (section 3.1) calls
-        twice this number K and finds it between 1 and 2.
+        Share of a doubling of speed that is left when TP doubles. 0.85 is assumed; DistServe (section 3.1)
+        calls twice this number K and finds it between 1 and 2.
     """
 
     model: ModelSpec
@@ -129,11 +130,14 @@ class Placement:
         return self.goodput_per_s / self.num_gpus
 
 
-def prefill_rate(machine: Machine, work: Workload, tp: int = 1, pp: int = 1, shares_node: bool = True) -> float:
+def prefill_rate(
+    machine: Machine, work: Workload, tp: int = 1, pp: int = 1, shares_node: bool = True
+) -> float:
     """Requests/s of one prefill instance within the TTFT objective; the transfer counts into it.
 
-    In an M/D/1 queue with rate R and service time D the mean time is D + R D^2 / (2 (1 - R D)). With PP a new prompt
-    starts every D / pp. Solving for R gives the highest rate. Source: Zhong et al. 2024 (DistServe), section 3.1.
+    In an M/D/1 queue with rate R and service time D the mean time is D + R D^2 / (2 (1 - R D)). With PP a new
+    prompt starts every D / pp. Solving for R gives the highest rate. Source: Zhong et al. 2024 (DistServe),
+    section 3.1.
 
     Examples
     --------
@@ -178,14 +182,16 @@ def decode_rate(machine: Machine, work: Workload, tp: int = 1, pp: int = 1) -> f
 
 def _step_s(machine: Machine, work: Workload, batch: int, tp: int) -> float:
     mean_context = work.num_input_tokens + work.num_output_tokens // 2
-    return decode_step_s(machine.model, machine.gpu, [mean_context] * batch, num_gpus=tp) * machine.slowdown(tp)
+    return decode_step_s(machine.model, machine.gpu, [mean_context] * batch, num_gpus=tp) * machine.slowdown(
+        tp,
+    )
 
 
 def placements(machine: Machine, work: Workload, shares_node: bool = True) -> Iterator[Placement]:
     """Every way to fill the cluster with one shape per pool that serves anything at all.
 
-    TP stays within a node and in powers of two. With ``shares_node`` a prefill and a decode instance fit one node
-    together, and KV stays inside it; without, pools have nodes of their own and KV crosses the network.
+    TP stays within a node and in powers of two. With ``shares_node`` a prefill and a decode instance fit one
+    node together, and KV stays inside it; without, pools have nodes of their own and KV crosses the network.
     """
     sizes = [2**k for k in range(machine.gpus_per_node.bit_length()) if 2**k <= machine.gpus_per_node]
     cuts = [(tp, pp) for tp in sizes for pp in (1, 2, 4) if tp * pp <= machine.gpus_per_node]
@@ -236,7 +242,8 @@ def best_placement(machine: Machine, work: Workload, shares_node: bool = True) -
     found = list(placements(machine, work, shares_node))
     if not found:
         raise ConfigError(
-            f"workload: got TTFT {work.ttft_slo_s} s and TBT {work.tbt_slo_s} s, expected objectives that some placement meets"
+            f"workload: got TTFT {work.ttft_slo_s} s and TBT {work.tbt_slo_s} s, "
+            "expected objectives that some placement meets"
         )
     return max(found, key=lambda p: (p.goodput_per_s, -p.num_gpus))
 

@@ -14,14 +14,20 @@ from conftest import ROOT, SITE, pages
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 PAGE_LIMIT_BYTES = 200_000
 WORKING_LIMIT_GZIP_BYTES = 1_000_000
-PAGES = pages()
-READ_PAGES = [p for p in PAGES if p not in {"search.html", "genindex.html", "index.html"}]
+PAGES = [p for p in pages() if p != "index.html"]
+READ_PAGES = [p for p in PAGES if p not in {"search.html", "genindex.html"}]
 
 
 def test_the_book_has_pages():
     assert len(READ_PAGES) >= 3
     reports = SITE / "reports"
     assert not reports.exists() or not list(reports.rglob("*")), "a notebook failed during the build"
+
+
+def test_the_root_leads_to_the_first_page(open_page):
+    page, watch = open_page("index.html")
+    page.wait_for_url("**/book/index.html")
+    watch.assert_quiet()
 
 
 @pytest.mark.parametrize("width, theme", [(1280, "light"), (375, "dark")])

@@ -14,8 +14,8 @@ NEEDED_GB = {"book": 2, "lab": 3, "test": 6}
 DOWNLOADS = {
     "book": "about 80 MB of Python packages and 20 MB of browser files",
     "lab": "about 110 MB of Python packages",
-    "test": "about 600 MB: Python packages, torch for the CPU, the SmolLM2-135M weights, browser files, and Chromium if "
-            "there is none",
+    "test": "about 1 GB: Python packages, torch 2.13.0 (192 MB where pip offers a CPU build, gigabytes otherwise: see README), triton, "
+            "the SmolLM2-135M weights, browser files, and Chromium if there is none",
 }
 
 

@@ -388,12 +388,12 @@
 
   // ---------------------------------------------------------------- an exercise
 
-  function parseNumber(text) {
+  function parseNumber(text, unit) {
     const short = text.trim().replace(/[,_ ]/g, "");
     const percent = short.endsWith("%");
     const digits = percent ? short.slice(0, -1) : short;
     const value = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(digits) ? Number(digits) : NaN;
-    return percent ? value / 100 : value;
+    return percent && unit !== "%" ? value / 100 : value;
   }
 
   const close = (given, wanted, tolerance) => Math.abs(given - wanted) <= (tolerance + 1e-12) * Math.abs(wanted);
@@ -405,8 +405,8 @@
     return factor >= 1.5 ? `Not yet: too ${side} by a factor of ${four(factor)}.` : `Not yet: too ${side} by ${four(Math.abs(ratio - 1) * 100)} %.`;
   }
 
-  function checkAnswer({ answer, tolerance, slips }, text) {
-    const given = parseNumber(text);
+  function checkAnswer({ answer, tolerance, slips, unit }, text) {
+    const given = parseNumber(text, unit);
     if (!Number.isFinite(given)) return { right: false, reply: `answer: got '${text}', expected a number such as 1200, 1.2e3 or 44 %` };
     if (close(given, answer, tolerance)) return { right: true, reply: "Right." };
     const slip = slips.find(({ value }) => close(given, value, Math.max(tolerance, 0.005)));

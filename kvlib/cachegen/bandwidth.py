@@ -111,10 +111,13 @@ def read_bandwidth(path) -> Bandwidth:
     Raises
     ------
     TraceError
-        With the file and the line number.
+        If the file cannot be read, or with the line number where a line cannot.
     """
     starts, speeds = [], []
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError, TypeError) as error:
+        raise TraceError(f"{path!r}: cannot be read ({error}), expected the path of a bandwidth trace") from error
     for number, line in enumerate(lines, start=1):
         fields = [field.strip() for field in line.split(",")]
         if fields == [""] or fields[0].startswith("#") or (not starts and fields == ["seconds", "gbps"]):
@@ -136,4 +139,4 @@ def read_bandwidth(path) -> Bandwidth:
 
 
 def _bytes_per_s(gbps: float) -> int:
-    return max(1, round(real("gbps", gbps, above=True) * BYTES_PER_GBIT))
+    return max(1, round(real("bytes_per_s", real("gbps", gbps, above=True) * BYTES_PER_GBIT)))

@@ -1,6 +1,5 @@
 """The requests of an overloaded cluster, reduced to the two times that matter: prefill and decode."""
 
-import math
 import random
 from dataclasses import dataclass
 

@@ -58,11 +58,12 @@ class Control:
 def spell(value, unit: str = "") -> str:
     """Spell a number for a reader: thousands separated, unit behind it.
 
-    >>> spell(12596, "slots"), spell(0.5), spell(2.0, "GB/s")
-    ('12,596 slots', '0.5', '2 GB/s')
+    >>> spell(12596, "slots"), spell(0.5), spell(2.0, "GB/s"), spell(2e10)
+    ('12,596 slots', '0.5', '2 GB/s', '20,000,000,000')
     """
     if isinstance(value, float) and math.isfinite(value):
-        text = f"{value:,.10g}" if abs(value) < 1e15 else f"{value:.4g}"
+        digits = ".10g" if abs(value) < 1e10 else ".0f"
+        text = f"{value:,{digits}}" if abs(value) < 1e15 else f"{value:.4g}"
     elif isinstance(value, int) and not isinstance(value, bool):
         text = f"{value:,}"
     else:
@@ -205,6 +206,10 @@ class Text(Control):
     def check(self, value):
         if not isinstance(value, str) or len(value) > self.longest:
             raise ConfigError(f"{self.name}: got {str(value)[:40]!r}, expected text of at most {self.longest} characters")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{self.name}: got half a character at position {error.start}, expected whole ones") from error
         return value
 
     def spec(self) -> dict:

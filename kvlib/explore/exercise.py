@@ -146,11 +146,13 @@ class Exercise:
         return f"{self.title}\n\n{self.draw().question}"
 
 
-def parse_number(text: str) -> float:
+def parse_number(text: str, unit: str = "") -> float:
     """Read a number as people type it: thousands separators, a percent sign, an exponent.
 
-    >>> parse_number("1,677,721,600"), parse_number("44 %"), parse_number("1.68e9")
-    (1677721600.0, 0.44, 1680000000.0)
+    Where the answer is asked for in per cent, a percent sign is its unit and divides nothing.
+
+    >>> parse_number("1,677,721,600"), parse_number("44 %"), parse_number("1.68e9"), parse_number("44 %", "%")
+    (1677721600.0, 0.44, 1680000000.0, 44.0)
     """
     short = text.strip().replace(",", "").replace("_", "").replace(" ", "")
     percent = short.endswith("%")
@@ -160,7 +162,7 @@ def parse_number(text: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise ConfigError(f"answer: got {text!r}, expected a number such as 1200, 1.2e3 or 44 %")
-    return value / 100 if percent else value
+    return value / 100 if percent and unit != "%" else value
 
 
 def check_answer(problem: Problem, text: str) -> Verdict:
@@ -173,7 +175,7 @@ def check_answer(problem: Problem, text: str) -> Verdict:
     (True, 'You glued the digits together.')
     """
     try:
-        given = parse_number(text)
+        given = parse_number(text, problem.unit)
     except ConfigError as refusal:
         return Verdict(False, str(refusal))
     if _close(given, problem.answer, problem.tolerance):

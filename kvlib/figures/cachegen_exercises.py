@@ -84,10 +84,12 @@ def pick_level(rng) -> Problem:
     menu = ", ".join(f"{name} {value:.2f}" for name, value in bits.items())
     again = sum(chunk.gpu_ns[TEXT] for chunk in rest) / 1e9
     order = [TEXT, *bits]
+    decode_s = rest[0].gpu_ns["coarse"] / 1e9
+    takes_s = {TEXT: again, **{name: left * numbers * b / (gbps * 1e9) + decode_s for name, b in bits.items()}}
     return Problem(
         f"{left} chunks of 1,500 tokens of Mistral-7B are left ({NUMBERS_PER_TOKEN:,} numbers a token). The"
         f" last chunk went at {gbps:g} Gb/s and {remaining_s:g} s remain. Bits per number: {menu}. Text would"
-        f" take {again:.2f} s to compute again. Decoding a chunk takes {rest[0].gpu_ns['coarse'] / 1e6:.0f}"
+        f" take {again:.2f} s to compute again. Decoding a chunk takes {1e3 * decode_s:.0f}"
         " ms, while the next one is on its way. Which choice for the next chunk? Answer with its number:"
         f" {', '.join(f'{i} = {name}' for i, name in enumerate(order))}.",
         order.index(choice),
@@ -95,6 +97,17 @@ def pick_level(rng) -> Problem:
         f"Text loses nothing but takes {again:.2f} s. Sending the rest at b bits takes {left} × {numbers:,} ×"
         f" b ÷ {gbps:g} Gb/s and one decode at the end. The finest that fits into {remaining_s:g} s, or the"
         f" fastest if none does, is {choice}.",
+        slips=tuple(
+            Slip(
+                order.index(name),
+                f"{name} would be in time, but it is not the finest that is."
+                if seconds <= remaining_s
+                else f"{name} would take {seconds:.2f} s, which is too long"
+                + (f", and {choice} is faster." if takes_s[choice] > remaining_s else "."),
+            )
+            for name, seconds in takes_s.items()
+            if name != choice
+        ),
     )
 
 

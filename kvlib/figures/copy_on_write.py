@@ -10,6 +10,7 @@ from pathlib import Path
 from kvlib.blocks import BlockManager
 from kvlib.explore import SIMULATED, Choice, Option, Prediction, Range, Stepper, View, explorer
 from kvlib.explore.palette import LIMIT, SERIES, USED
+from kvlib.explore.words import counted
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
 from kvlib.figures.copy_on_write_drawings import SHARED, draw_sharing, draw_tree
 from kvlib.tensors.decoding import descend
@@ -128,7 +129,7 @@ def copies_and_blocks(prompt, samples, block_size) -> View:
         marks=[Mark("your prompt", prompt, here.new_blocks, LIMIT)],
     )
     return View(
-        title=f"{prompt} tokens: {here.copies} copies and {here.new_blocks} new blocks",
+        title=f"{prompt} tokens: {counted(here.copies, 'copy', 'copies')} and {counted(here.new_blocks, 'new block')}",
         picture=figure,
         table=[
             ["quantity", "value"],
@@ -170,7 +171,8 @@ def sampling(output, samples, prompt, block_size) -> View:
         marks=[Mark("your setting", str(output), 100 * here.saving, LIMIT)],
     )
     return View(
-        title=f"Sharing saves {samples} samples {100 * here.saving:.3g} % of their blocks, for {here.copies} block copies",
+        title=f"Sharing saves {samples} samples {100 * here.saving:.3g} % of their blocks, "
+        f"for {counted(here.copies, 'block copy', 'block copies')}",
         picture=figure,
         table=[
             ["quantity", "value"],
@@ -202,8 +204,9 @@ def beam(step, width, block_size) -> View:
     run = beam_replay(width, step, data["prompt_tokens"], block_size)
     ratio = run.whole_copy_tokens / run.copied_tokens if run.copied_tokens else None
     return View(
-        title=f"After {step} steps {width} beams hold {run.blocks} blocks instead of {run.blocks_alone}, with {run.copies} copies"
-        if step else f"The prompt of {data['prompt_tokens']} tokens holds {run.blocks} blocks",
+        title=f"After {counted(step, 'step')} {width} beams hold {counted(run.blocks, 'block')} instead of {run.blocks_alone}, "
+        f"with {counted(run.copies, 'copy', 'copies')}"
+        if step else f"The prompt of {data['prompt_tokens']} tokens holds {counted(run.blocks, 'block')}",
         picture=draw_tree(beam_parents(width)[:step], width, run.refcounts),
         table=[
             ["so far", "value"],
@@ -286,7 +289,7 @@ def pinned_prefix(requests, prefix, suffix, block_size) -> View:
     )
     less = f"{alone / shared:.3g} times fewer blocks" if shared < alone else "no block fewer"
     return View(
-        title=f"{requests} request{'' if requests == 1 else 's'} with a pinned prefix: {less}, {copies} copies",
+        title=f"{counted(requests, 'request')} with a pinned prefix: {less}, {counted(copies, 'copy', 'copies')}",
         picture=figure,
         table=[
             ["quantity", "value"],

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kvlib.explore.palette import LIMIT, SERIES, USED
 from kvlib.explore.svg import WIDTH, Drawing
+from kvlib.explore.words import counted
 
 # Shared blocks; a reader who sees no colour reads the count in the block.
 SHARED = SERIES[3]
@@ -18,8 +19,8 @@ def draw_sharing(tables: Mapping[str, Sequence[int]], refcounts: Mapping[int, in
     names = list(tables)
     drawing = Drawing(
         104 + 36 * len(names), title="Block tables and reference counts",
-        description="; ".join(f"{name}: blocks {list(tables[name])}" for name in names)
-        + f". Reference counts: {dict(refcounts)}.",
+        description="; ".join(f"{name}: blocks {', '.join(map(str, tables[name]))}" for name in names)
+        + f". Reference counts: {', '.join(f'{count} of block {block}' for block, count in refcounts.items())}.",
     )
     drawing.text(0, 15, "Block tables", bold=True)
     longest = max(map(len, tables.values()))
@@ -49,8 +50,8 @@ def draw_tree(parents: Sequence[Sequence[int]], width: int, refcounts: Mapping[i
     alive = _ancestors(parents)
     drawing = Drawing(
         110 + 34 * width, title="Family tree of the beams",
-        description=f"{len(parents)} steps of {width} hypotheses; the living ones go back to {len(alive[0]) if parents else 1} of the "
-        f"first. Reference counts of the blocks they hold: {sorted(refcounts.values(), reverse=True)}.",
+        description=f"{counted(len(parents), 'step')} of {width} hypotheses; the living ones go back to {len(alive[0]) if parents else 1} of the "
+        f"first. Reference counts of the blocks they hold: {', '.join(map(str, sorted(refcounts.values(), reverse=True)))}.",
     )
     drawing.text(0, 15, "Prompt on the left, one column a step; thick lines lead to the living", bold=True)
     step_width, top = (WIDTH - 24) / max(8, len(parents)), 40

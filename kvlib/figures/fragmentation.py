@@ -14,6 +14,7 @@ from kvlib.explore import (
 )
 from kvlib.explore.palette import EXTERNAL, FREE, INTERNAL, LIMIT, RESERVED, SERIES, USED
 from kvlib.explore.svg import WIDTH
+from kvlib.explore.words import counted
 from kvlib.figures.charts import PATTERNS, Line, Mark, axis, line_chart
 from kvlib.serving import KINDS, Knobs, simulate
 from kvlib.serving.simulation import MEMORIES
@@ -134,7 +135,7 @@ def _memory_map(now: Moment) -> str:
     if now.refused:
         name, slots = now.refused
         needed = next_power_of_two(slots)
-        words = f"{name}: {slots} slots need {needed} in one block"
+        words = f"{name}: {counted(slots, 'slot')}, a block of {needed}"
         drawing.box(0, 218, needed * CELL, 24, dashed=True, text=words)
         drawing.text(needed * CELL + 10, 235, "refused", bold=True, colour=LIMIT)
     return drawing.render()
@@ -208,7 +209,8 @@ def _gigabytes(tokens: int) -> float:
 
 def percent(share: float) -> float:
     """`share` in per cent, to a tenth."""
-    return round(100 * share, 1)
+    # Adding 0 turns the −0 of a share that rounds to nothing into 0.
+    return round(100 * share, 1) + 0.0
 
 
 CHATS = {"ShareGPT-like": sharegpt_like, "Alpaca-like": alpaca_like}

@@ -8,7 +8,9 @@ from functools import lru_cache
 
 from kvlib.errors import ConfigError
 from kvlib.explore import SIMULATED, Choice, File, Option, Prediction, Range, View, explorer
+from kvlib.explore.files import file_stamp
 from kvlib.explore.palette import FREE, POLICY
+from kvlib.explore.words import as_many, counted
 from kvlib.figures.charts import axis, stacked_bars
 from kvlib.figures.fragmentation import KIND_COLOURS, percent, stacked_areas
 from kvlib.serving import KINDS, ServingResult, simulate
@@ -114,11 +116,10 @@ def workload(trace: str, load: float, max_len: int) -> tuple[Request, ...]:
 
 
 def _scaled(trace: str, load: float) -> tuple[Request, ...]:
-    stamp = (os.path.getmtime(trace), os.path.getsize(trace)) if os.path.exists(trace) else None
-    requests = busiest_window(_requests_of(trace, stamp), WINDOW_S)[:NUM_REQUESTS]
+    requests = busiest_window(_requests_of(trace, file_stamp(trace)), WINDOW_S)[:NUM_REQUESTS]
     first_s, span_s = requests[0].arrival_s, requests[-1].arrival_s - requests[0].arrival_s
     if not span_s:
-        raise ConfigError(f"trace: got {len(requests)} requests of one instant, expected two arrival times")
+        raise ConfigError(f"trace: got {counted(len(requests), 'request')} of one instant, expected two arrival times")
     stretch = (len(requests) - 1) / load / span_s
     return tuple(
         Request(round((r.arrival_s - first_s) * stretch, 6), r.num_input_tokens, r.num_output_tokens)
@@ -283,8 +284,8 @@ def at_once(chat, factor, slots) -> View:
     )
     figure["layout"]["barmode"] = "group"
     return View(
-        title=f"Paged runs {running['paged'] / running['oracle']:.1f} times as many at once as Oracle and "
-        f"{running['paged'] / running['max']:.1f} times as many as Max",
+        title=f"Paged runs {as_many(running['paged'] / running['oracle'])} at once as Oracle and "
+        f"{as_many(running['paged'] / running['max'])} as Max",
         picture=figure,
         table=[["policy", "this book", "paper, figure 13"]]
         + [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvlib.blocks import MaxReservation, grow_by_doubling, grow_by_steps, next_power_of_two, tail_waste
 from kvlib.errors import OutOfBlocks
 from kvlib.explore import Choice, Problem, Search, Slip, Verdict, exercise
+from kvlib.explore.words import counted
 from kvlib.figures.fragmentation import CHATS, final_lengths, life_of
 from kvlib.figures.fragmentation_account import NUM_SLOTS, PAPER_SLOTS
 
@@ -77,18 +78,19 @@ def tokens_moved(rng) -> Problem:
     step = rng.choice((None, 64, 128, 256))
     if step is None:
         grown, first, larger = grow_by_doubling(tokens), "1 slot", "of twice the size"
-        terms = "1 + 2 + 4 + …"
+        terms = "1 + 2 + 4 + … + "
     else:
         grown, first, larger = grow_by_steps(tokens, step), f"{step} slots", f"{step} slots larger"
-        terms = f"{step} + {2 * step} + {3 * step} + …"
+        terms = f"{step} + {2 * step} + {3 * step} + … + "
     answer, last = grown.tokens_copied, grown.moves[-1][0]
+    total = f"{terms}{last:,} = {answer:,}" if len(grown.moves) > 3 else f"{answer:,}"
     return Problem(
         f"A sequence grows one token at a time to {tokens:,} tokens in contiguous space. It starts with a "
         f"space of {first}, and every time the space is full it moves to one {larger}. How many tokens are "
         "copied in all, counting a token each time it moves?",
         answer,
         "tokens",
-        f"Each move copies what is there: {terms} + {last:,} = {answer:,}, in {len(grown.moves)} moves.",
+        f"Each move copies what is there: {total}, in {counted(len(grown.moves), 'move')}.",
         slips=(
             Slip(
                 answer + tokens,

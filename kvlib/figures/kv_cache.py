@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-
 from kvlib.blocks import BlockManager
 from kvlib.cost import decode_step_s, decode_tokens_per_s
 from kvlib.errors import ConfigError
 from kvlib.explore import (
-    COMPUTED, SIMULATED, Choice, Drawing, File, Option, Prediction, Range, Text, View, explorer,
+    COMPUTED, SIMULATED, Choice, Drawing, Option, Prediction, Range, Text, View, explorer,
 )
 from kvlib.explore.palette import ATTENTION, LIMIT, RESERVED, SERIES, USED
 from kvlib.explore.svg import WIDTH
+from kvlib.explore.words import counted, short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
-from kvlib.specs import GPUS, MODELS, get_gpu, get_model, parse_engine_log
+from kvlib.figures.inputs import AS_BUILT, DTYPES, GPU_NAMES, model_controls, model_or_file
+from kvlib.specs import get_gpu, get_model, parse_engine_log
 from kvlib.specs.attention_kinds import KINDS, with_attention
 from kvlib.specs.capacity import kv_budget_bytes, requests_held
 from kvlib.specs.models import ModelSpec
@@ -22,26 +23,10 @@ from kvlib.workloads import sharegpt_like
 
 GB = 1e9
 KIB = 2**10
-DTYPES = ("bf16", "fp8", "int8", "int4")
-AS_BUILT = "as built"
-MODEL_NAMES = [(name, spoken(name)) for name in MODELS]
-GPU_NAMES = [(name, spoken(name)) for name in GPUS]
 MOST_REQUESTS = 4096
 # The drawing of one request's blocks: how many there are, and in which order earlier requests gave theirs back.
 PHYSICAL_BLOCKS = 24
 GONE = (9, 2, 14, 21, 5, 17, 11, 0, 19, 7, 23, 12, 4, 16, 3, 20)
-
-
-def model_or_file(name: str, config: str) -> ModelSpec:
-    """The model of the file the reader dropped, else the preset."""
-    return ModelSpec.from_hf_config(config, name="your model") if config else get_model(name)
-
-
-def model_controls(default: str) -> list:
-    return [
-        Choice("model", "Model", MODEL_NAMES, default=default),
-        File("config", "Your model's config.json", accept=".json"),
-    ]
 
 
 def _predict_wall() -> Prediction:
@@ -95,7 +80,7 @@ def wall(context, attention, model, config, gpu, num_gpus, kv_dtype) -> View:
     )
     step_ms = 1e3 * decode_step_s(spec, device, [context] * held, kv_dtype, num_gpus)
     return View(
-        title=f"Memory is full at {held:,} requests, {last:,.0f} tokens per second",
+        title=f"Memory is full at {counted(held, 'request')}, {last:,.0f} tokens per second",
         picture=figure,
         table=[
             ["quantity", "value"],
@@ -198,8 +183,9 @@ def attention_kinds(model, config, kv_dtype) -> View:
     colours = [*(ATTENTION[kind] for kind in KINDS), SERIES[5]]
     figure = stacked_bars(list(bars), [("KiB per token", [b / KIB for b in bars.values()], colours)], axis("KV per token (KiB)"))
     figure["layout"]["showlegend"] = False
+    ratio = short(per_kind["MHA"] / built)
     return View(
-        title=f"{spoken(spec.name)} with MHA would cache {per_kind['MHA'] / built:.3g} times what it does",
+        title=f"{spoken(spec.name)} with MHA would cache {'just' if ratio == '1' else f'{ratio} times'} what it does",
         picture=figure,
         table=[["attention", "bytes per token", "share of MHA"]]
         + [[kind, size_bytes, size_bytes / per_kind["MHA"]] for kind, size_bytes in bars.items()],
@@ -238,9 +224,16 @@ def tensor_parallel(num_gpus, model, config) -> View:
     spec = model_or_file(model, config)
     degrees = [n for n in (1, 2, 4, 8, 16, 32) if _divides(spec, n)]
     if num_gpus not in degrees:
-        raise ConfigError(f"num_gpus: {num_gpus} does not deal out the heads of {spoken(spec.name)} evenly; possible: {degrees}")
+        raise ConfigError(
+            f"num_gpus: got {num_gpus}, which does not deal out the heads of {spoken(spec.name)} evenly; expected one of "
+            + ", ".join(map(str, degrees))
+        )
     per_gpu = [spec.shape.per_gpu(n).kv_bytes_per_token() for n in degrees]
     whole = spec.shape.kv_bytes_per_token()
+    if not whole:
+        raise ConfigError(
+            f"config: got {spoken(spec.name)}, which caches nothing per token, expected a model with attention layers"
+        )
     here = spec.shape.per_gpu(num_gpus).kv_bytes_per_token()
     figure = line_chart(
         [
@@ -255,7 +248,7 @@ def tensor_parallel(num_gpus, model, config) -> View:
     copies = here * num_gpus / whole
     kept = "once" if copies == 1 else f"{copies:.3g} times"
     return View(
-        title=f"On {num_gpus} GPU{'s' if num_gpus > 1 else ''} every KV byte is kept {kept}",
+        title=f"On {counted(num_gpus, 'GPU')} every KV byte is kept {kept}",
         picture=figure,
         table=[
             ["GPUs", "bytes per token on each", "summed", "copies"],
@@ -338,7 +331,8 @@ def request_to_blocks(tokens, block_size) -> View:
     table = manager.block_table("request")
     empty = len(table) * block_size - tokens
     return View(
-        title=f"{tokens} tokens make {len(table)} blocks of {block_size}, with {empty} empty slots in the last",
+        title=f"{counted(tokens, 'token')} make{'s' * (tokens == 1)} {counted(len(table), 'block')} of {block_size}, "
+        f"with {counted(empty, 'empty slot')} in the last",
         picture=_two_views(tokens, block_size, table),
         table=[["logical block", "tokens", "physical block"]]
         + [[i, f"{i * block_size}…{min(tokens, (i + 1) * block_size) - 1}", b] for i, b in enumerate(table)],
@@ -351,8 +345,8 @@ def request_to_blocks(tokens, block_size) -> View:
 def _two_views(tokens: int, block_size: int, table: list[int]) -> str:
     drawing = Drawing(
         200, title="Logical and physical blocks",
-        description=f"{tokens} tokens lie in logical blocks 0 to {len(table) - 1}, "
-        f"kept in physical blocks {', '.join(map(str, table))} of {PHYSICAL_BLOCKS}.",
+        description=f"{counted(tokens, 'token')} in {counted(len(table), 'logical block')}, "
+        f"kept in physical {'block' if len(table) == 1 else 'blocks'} {', '.join(map(str, table))} of {PHYSICAL_BLOCKS}.",
     )
     drawing.text(0, 14, "What the request sees: tokens in a row", bold=True)
     wide, cell = min(112.0, WIDTH / len(table)), WIDTH / PHYSICAL_BLOCKS

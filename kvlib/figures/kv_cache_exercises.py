@@ -6,6 +6,7 @@ import math
 
 from kvlib.cost import weights_read_bytes
 from kvlib.explore import Choice, Problem, Range, Search, Slip, Verdict, exercise
+from kvlib.explore.words import counted
 from kvlib.specs import GPUS, KvShape, get_gpu, get_model, kv_slots
 from kvlib.specs.capacity import requests_held
 from kvlib.specs.names import spoken
@@ -137,7 +138,7 @@ def move_the_wall(rng) -> Search:
     def judge(gpu, context, kv_dtype) -> Verdict:
         held = requests_held(model, get_gpu(gpu), context, kv_dtype)
         slots = kv_slots(model, get_gpu(gpu), kv_dtype) if held else 0
-        said = f"This setting holds {held} requests ({slots:,} slots of {context:,} tokens each)."
+        said = f"This setting holds {counted(held, 'request')} ({slots:,} slots of {context:,} tokens each)."
         return Verdict(low <= held <= high, said if low <= held <= high else f"{said} Wanted: {low} to {high}.")
 
     return Search(

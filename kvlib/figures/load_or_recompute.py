@@ -7,8 +7,9 @@ import math
 from kvlib.cost import break_even_bytes_per_s, recompute_s, transfer_s
 from kvlib.explore import COMPUTED, Choice, Option, Prediction, Range, Toggle, View, explorer
 from kvlib.explore.palette import ATTENTION, DECODE, IDLE, LIMIT, PREFILL, SERIES, TRANSFER
+from kvlib.explore.words import short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
-from kvlib.figures.kv_cache import AS_BUILT, DTYPES, GPU_NAMES, MODEL_NAMES, model_controls, model_or_file
+from kvlib.figures.inputs import AS_BUILT, DTYPES, GPU_NAMES, MODEL_NAMES, model_controls, model_or_file
 from kvlib.specs import LinkSpec, ModelSpec, get_gpu, get_model
 from kvlib.specs.attention_kinds import KINDS, with_attention
 from kvlib.specs.names import spoken
@@ -26,7 +27,7 @@ def time_words(seconds: float) -> str:
     >>> time_words(0.18812), time_words(4.983)
     ('188 ms', '4.98 s')
     """
-    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"
+    return f"{short(1e3 * seconds)} ms" if seconds < 0.9995 else f"{short(seconds)} s"
 
 
 def gb_words(bytes_per_s: float) -> str:
@@ -36,10 +37,11 @@ def gb_words(bytes_per_s: float) -> str:
 def faster_words(ratio: float) -> str:
     """Spell how much faster loading is than recomputing.
 
-    >>> faster_words(7.238), faster_words(0.5)
-    ('7.24 times faster', '2 times slower')
+    >>> faster_words(7.238), faster_words(0.5), faster_words(0.998)
+    ('7.24 times faster', '2 times slower', 'barely slower')
     """
-    return f"{ratio:.3g} times faster" if ratio >= 1 else f"{1 / ratio:.3g} times slower"
+    times, side = (short(ratio), "faster") if ratio >= 1 else (short(1 / ratio), "slower")
+    return f"barely {side}" if times == "1" else f"{times} times {side}"
 
 
 def with_kind(spec: ModelSpec, attention: str) -> ModelSpec:

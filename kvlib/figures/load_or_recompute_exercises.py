@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlib.cost import attention_flops, linear_flops, recompute_s, transfer_s
 from kvlib.explore import Choice, Problem, Search, Slip, Verdict, exercise
-from kvlib.figures.kv_cache import AS_BUILT
+from kvlib.figures.inputs import AS_BUILT
 from kvlib.figures.load_or_recompute import CONTEXTS, DEFAULT_GPU, faster_words, gb_words, time_words, with_kind
 from kvlib.specs import get_gpu, get_model
 from kvlib.specs.attention_kinds import KINDS

@@ -6,7 +6,7 @@ from kvlib.explore import COMPUTED, SIMULATED, Choice, Drawing, Range, View, exp
 from kvlib.explore.palette import DECODE, LIMIT, PREFILL, RESERVED, TRANSFER
 from kvlib.explore.svg import WIDTH
 from kvlib.figures.charts import Line, Mark, axis, line_chart
-from kvlib.figures.kv_cache import GPU_NAMES, MODEL_NAMES
+from kvlib.figures.inputs import GPU_NAMES, MODEL_NAMES
 from kvlib.figures.load_or_recompute import CONTEXTS, DEFAULT_GPU, GB, time_words
 from kvlib.specs import LinkSpec, get_gpu, get_model
 from kvlib.specs.names import spoken

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import lru_cache
 
 from kvlib.cluster import POLICIES, PrefillReplay, cluster_after, replay_prefill
 from kvlib.errors import ConfigError
 from kvlib.explore import SIMULATED, Choice, File, Option, Prediction, Stepper, Toggle, View, explorer
+from kvlib.explore.files import file_stamp
 from kvlib.explore.palette import FREE, LIMIT, PREFILL, TRANSFER
+from kvlib.explore.words import counted
 from kvlib.figures.charts import axis, stacked_bars
 from kvlib.figures.mooncake_drawings import draw_columns
 from kvlib.prefix import replay
@@ -145,7 +146,8 @@ def columns(policy, step, load, cache_blocks) -> View:
     hit_ratio = sum(job.reused_blocks for job in jobs) / references if jobs else 0.0
     busiest = max(counts) / max(1, sum(counts))
     return View(
-        title=f"{NAMES[policy].capitalize()}: the busiest instance got {max(counts)} of {num_requests} requests, "
+        title=f"{NAMES[policy][0].upper()}{NAMES[policy][1:]}: the busiest instance got "
+        f"{max(counts)} of {num_requests} requests, "
         f"{hit_ratio:.1%} of blocks were reused",
         picture=draw_columns(queues_s, counts, cached, shared, cache_blocks),
         table=[
@@ -184,7 +186,7 @@ def routing(load, cache_blocks, link, instances, threshold, slo, trace) -> View:
         "ttft_slo_s": slo or None,
     }
     if trace:
-        window, per_s = _dropped(trace, os.path.getsize(trace), os.path.getmtime(trace))
+        window, per_s = _dropped(trace, file_stamp(trace))
         runs = {p: replay_prefill(window, policy=p, speed=load / per_s, **knobs) for p in COMPARED}
         which = f"Your trace, its first {len(window.requests):,} requests, replayed at {load:g} requests/s."
     else:
@@ -226,13 +228,13 @@ def routing(load, cache_blocks, link, instances, threshold, slo, trace) -> View:
 
 
 @lru_cache(maxsize=2)
-def _dropped(path: str, size: int, changed: float) -> tuple[Trace, float]:
-    """The first thousand requests of a dropped trace and their rate; size and time tell files of one name apart."""
+def _dropped(path: str, stamp: tuple | None) -> tuple[Trace, float]:
+    """The first thousand requests of a dropped trace and their rate; the stamp tells files of one name apart."""
     whole = read_trace(path, strict=False)
     requests = whole.requests[:1000]
     spread_s = requests[-1].arrival_s - requests[0].arrival_s if requests else 0.0
     if not spread_s:
-        raise ConfigError(f"trace: got {len(requests)} requests at one instant, expected them spread over time")
+        raise ConfigError(f"trace: got {counted(len(requests), 'request')} at one instant, expected them spread over time")
     return Trace(whole.name, whole.format, requests, whole.block_size), len(requests) / spread_s
 
 

@@ -6,6 +6,7 @@ from kvlib.cluster import Pipeline, RequestSteps
 from kvlib.explore import Drawing
 from kvlib.explore.palette import DECODE, LIMIT, PREFILL, TRANSFER, USED
 from kvlib.explore.svg import WIDTH
+from kvlib.explore.words import counted
 
 LEFT = 52
 QUEUE_TOP, GROUND, CACHE_HEIGHT = 26, 176, 90
@@ -19,7 +20,7 @@ def draw_columns(queues_s, counts, cached, shared, cache_blocks) -> str:
         GROUND + CACHE_HEIGHT + 76,
         title="Queues and caches of eight instances",
         description="; ".join(
-            f"instance {i}: {n} requests, {q:.1f} s queued, {c} blocks cached, {s} of them elsewhere too"
+            f"instance {i}: {counted(n, 'request')}, {q:.1f} s queued, {counted(c, 'block')} cached, {s} elsewhere too"
             for i, (n, q, c, s) in enumerate(zip(counts, queues_s, cached, shared))
         ),
     )
@@ -107,7 +108,8 @@ def draw_pipeline(pipeline: Pipeline, nodes: int) -> str:
     drawing = Drawing(
         nodes * row + 44,
         title="Chunks in a pipeline of nodes",
-        description=f"{len(pipeline.stages) // nodes} chunks over {nodes} nodes end after {pipeline.prefill_s:.2f} s, "
+        description=f"{counted(len(pipeline.stages) // nodes, 'chunk')} over {counted(nodes, 'node')}: "
+        f"the last ends after {pipeline.prefill_s:.2f} s, "
         f"{pipeline.speedup:.2f} times faster than on one node.",
     )
     scale = (WIDTH - 66) / pipeline.prefill_s

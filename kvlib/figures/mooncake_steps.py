@@ -8,6 +8,7 @@ from kvlib.cluster import (
 from kvlib.cluster.pipeline import activation_bytes
 from kvlib.explore import COMPUTED, SIMULATED, Choice, Option, Prediction, Stepper, Toggle, View, explorer
 from kvlib.explore.palette import LIMIT, PREFILL, SERIES
+from kvlib.explore.words import counted, short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
 from kvlib.figures.mooncake import LINK_GBPS, network, seconds_words
 from kvlib.figures.mooncake_drawings import draw_pipeline, draw_steps
@@ -108,7 +109,7 @@ def pipeline(chunks, nodes, prompt, link) -> View:
     crossing = activation_bytes(get_model(MODEL), prompt // chunks)
     share = made.speedup / nodes
     return View(
-        title=f"{chunks} chunk{'s' * (chunks > 1)} over {nodes} node{'s' * (nodes > 1)}: {made.speedup:.2f} times "
+        title=f"{counted(chunks, 'chunk')} over {counted(nodes, 'node')}: {made.speedup:.2f} times "
         f"as fast as one node, {share:.0%} of ideal",
         picture=draw_pipeline(made, nodes),
         table=[
@@ -206,9 +207,10 @@ def occupancy(chunk, prompt, decodes, link) -> View:
     )
     figure["layout"]["showlegend"] = False
     chunked, streamed = ways["chunks beside decodes"], ways["alone, layer by layer"]
+    occupied = chunked.byte_s / streamed.byte_s
     return View(
         title=f"Chunks of {chunk:,}: {chunked.prefill_s / streamed.prefill_s:.2f} times the prefill time and "
-        f"{chunked.byte_s / streamed.byte_s:,.0f} times the GPU memory × time of layer-wise prefill",
+        f"{short(occupied, 4 if occupied >= 10 else 2)} times the GPU memory × time of layer-wise prefill",
         picture=figure,
         table=[
             ["way", "prefill (s)", "occupancy (GB × s)"],

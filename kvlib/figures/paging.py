@@ -11,6 +11,7 @@ from kvlib.blocks import BlockManager, tail_waste
 from kvlib.cost import decode_step_s, weights_read_bytes
 from kvlib.explore import COMPUTED, MEASURED, SIMULATED, Choice, Option, Prediction, Range, Stepper, Toggle, View, explorer
 from kvlib.explore.palette import INTERNAL, LIMIT, POLICY, SERIES, USED
+from kvlib.explore.words import as_many, counted
 from kvlib.figures.charts import Line, Mark, axis, line_chart
 from kvlib.figures.paging_drawings import draw_mapping, draw_memory, draw_shuffle, draw_workers
 from kvlib.specs import get_gpu, get_model, kv_slots
@@ -116,7 +117,7 @@ def seven_tokens(step, block_size, placement) -> View:
         manager.append("ours") if moment > 1 else manager.allocate("ours", PROMPT_WORDS)
         taken = before - manager.num_free
         what = f"“{words[PROMPT_WORDS + moment - 2]}”" if moment > 1 else f"The prompt of {PROMPT_WORDS} tokens"
-        said = f"{what} takes {taken} new block{'' if taken == 1 else 's'}" if taken else f"{what} goes into a slot that is held already"
+        said = f"{what} takes {counted(taken, 'new block')}" if taken else f"{what} goes into a slot that is held already"
     table = manager.block_table("ours") if step else []
     empty = len(table) * block_size - len(words)
     return View(
@@ -309,7 +310,7 @@ def payback(slowdown, context, reserved) -> View:
     )
     figure["data"][-1]["showlegend"] = False
     return View(
-        title=f"A step takes {100 * loss:.2g} % longer, and paging decodes {gain:.2g} times as many tokens",
+        title=f"A step takes {f'{100 * loss:.2g} %' if loss else 'no'} longer, and paging decodes {as_many(gain)} tokens",
         picture=figure,
         table=[
             ["quantity", "contiguous", "paged"],
@@ -341,7 +342,7 @@ def tensor_parallel(num_gpus, num_tokens) -> View:
     block_bytes = block_size * shape.per_gpu(num_gpus).kv_bytes_per_token()
     names = [f"head {i}" if heads == 1 else f"heads {i * heads}–{(i + 1) * heads - 1}" for i in range(num_gpus)]
     return View(
-        title=f"One block table serves {num_gpus} GPU{'s' if num_gpus > 1 else ''}; a block takes {block_bytes / 2**10:,.0f} KiB on each",
+        title=f"One block table serves {counted(num_gpus, 'GPU')}; a block takes {block_bytes / 2**10:,.0f} KiB on each",
         picture=draw_workers(manager.block_table("ours"), pool_blocks, names),
         table=[
             ["quantity", "value"],

@@ -106,7 +106,7 @@ def draw_workers(table: Sequence[int], pool_blocks: int, heads: Sequence[str]) -
     """One block table, and on each worker the same blocks with that worker's heads."""
     drawing = Drawing(
         96 + 34 * len(heads), title="One block table for all workers",
-        description=f"Blocks {list(table)} hold the sequence on each of {len(heads)} workers; worker i keeps heads {heads}.",
+        description=f"Every worker uses the block table {', '.join(map(str, table))}. In order, they keep {'; '.join(heads)}.",
     )
     drawing.text(0, 15, "The scheduler's block table", bold=True)
     for index, block in enumerate(table):

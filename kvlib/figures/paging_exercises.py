@@ -6,6 +6,7 @@ import math
 
 from kvlib.blocks import BlockManager, tail_waste
 from kvlib.explore import Choice, Problem, Search, Slip, Verdict, exercise
+from kvlib.explore.words import counted, short
 from kvlib.figures.paging import BLOCK_SIZES, TABLE_ENTRY_BYTES, placed
 from kvlib.specs import get_model
 from kvlib.tensors.online_softmax import walk_blocks
@@ -49,12 +50,12 @@ def next_block(rng) -> Problem:
         generated += 1
     last = (held + extra - 1) * block_size
     return Problem(
-        f"A prompt of {prompt} tokens holds {held} block{'' if held == 1 else 's'} of {block_size}. The answer grows by a token a step. "
+        f"A prompt of {prompt} tokens holds {counted(held, 'block')} of {block_size}. The answer grows by a token a step. "
         f"Which generated token, counting from 1, first needs block number {held + extra}?",
         generated,
         "",
-        f"{held + extra - 1} blocks hold {last} tokens, so there is room for {last - prompt} generated ones; number {generated} needs "
-        "a new block.",
+        f"There is room for {last} tokens in {counted(held + extra - 1, 'block')}, so {last - prompt} generated ones fit; "
+        f"number {generated} needs a new block.",
         slips=(
             Slip(generated - 1, "That one still fits: it takes the last free slot."),
             Slip(prompt + generated, "That is its position in the sequence. Count only the generated tokens."),
@@ -121,8 +122,9 @@ def find_block_size(rng) -> Search:
     def judge(block_size: int) -> Verdict:
         waste, entries = measured(block_size)
         reply = (
-            f"Blocks of {block_size}: the last block wastes {waste:.2g} % of what is held, and the mean table has {entries:.3g} entries "
-            f"({entries * TABLE_ENTRY_BYTES:.3g} bytes beside {mean * shape.kv_bytes_per_token() / 1e6:.3g} MB of KV)."
+            f"Blocks of {block_size}: the last block wastes {waste:.2g} % of what is held, "
+            f"and the mean length of a table is {short(entries)} ("
+            f"{short(entries * TABLE_ENTRY_BYTES)} bytes beside {mean * shape.kv_bytes_per_token() / 1e6:.3g} MB of KV)."
         )
         return Verdict(waste <= waste_limit and entries <= entries_limit, reply)
 

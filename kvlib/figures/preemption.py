@@ -299,7 +299,7 @@ def declared_limit(declared, workload) -> View:
     # Both sums are linear in the limit.
     at_lecture = 1 + (LECTURE_RATIO - ratios[0]) / (slot_time_ratio(requests, 2) - ratios[0])
     return View(
-        title=f"Declaring {declared:g} times the answer reserves {ratio:.2f} times what is used",
+        title=f"Declaring {'just' if declared == 1 else f'{declared:g} times'} the answer reserves {ratio:.2f} times what is used",
         picture=line_chart(
             [Line("reserved over used", shares, ratios, RESERVED, markers=True)],
             axis("declared limit over actual output"),

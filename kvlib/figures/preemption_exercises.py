@@ -10,7 +10,6 @@ from kvlib.figures.preemption_pressure import BLOCK_SIZE, NUM_REQUESTS, input_to
 from kvlib.figures.preemption_swap import GPU, OVERHEAD_S, link_of, round_trip_s
 from kvlib.serving import simulate
 from kvlib.specs import get_gpu, get_model
-from kvlib.specs.names import spoken
 from kvlib.workloads import Request
 
 

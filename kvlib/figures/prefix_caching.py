@@ -6,8 +6,9 @@ from math import log10
 
 from kvlib.explore import SIMULATED, Choice, File, Option, Prediction, View, explorer
 from kvlib.explore.palette import IDLE, LIMIT, SERIES
+from kvlib.explore.words import counted
 from kvlib.figures.charts import Line, axis, line_chart
-from kvlib.figures.kv_cache import model_controls, model_or_file
+from kvlib.figures.inputs import model_controls, model_or_file
 from kvlib.figures.prefix_caching_sweeps import (
     BLOCK_SIZE,
     KINDS,
@@ -16,7 +17,6 @@ from kvlib.figures.prefix_caching_sweeps import (
     prefill_hours,
     stored_sweeps,
 )
-from kvlib.prefix import lru_hit_ratios
 from kvlib.specs import GPUS, get_gpu
 from kvlib.specs.names import spoken
 from kvlib.workloads import read_trace
@@ -251,7 +251,7 @@ def own_trace(trace, model, config) -> View:
     )
     return View(
         title=(
-            f"LRU is within 2 points of its limit at {knee:,} blocks: {terabytes:.3g} TB for"
+            f"LRU is within 2 points of its limit at {counted(knee, 'block')}: {terabytes:.3g} TB for"
             f" {spoken(spec.name)}"
         ),
         picture=_curves_chart(capacities, curves, reusable, walls=[(knee, "knee", LIMIT)]),

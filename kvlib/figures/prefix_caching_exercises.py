@@ -168,7 +168,7 @@ def find_the_knee(rng) -> Search:
         (ratio,) = lru_hit_ratios(trace, [capacity])
         said = f"{capacity:,} blocks hit {ratio:.3f}; a cache without end hits {limit:.3f}."
         if limit - ratio > WITHIN:
-            return Verdict(False, f"{said} That is more than {WITHIN:.0%} below.")
+            return Verdict(False, f"{said} That is more than {100 * WITHIN:g} points below.")
         if capacity > fitting[0]:
             return Verdict(False, f"{said} Good enough, but a smaller cache is too.")
         terabytes = capacity * get_model("llama-3-8b").shape.kv_bytes(trace.block_size) / TB

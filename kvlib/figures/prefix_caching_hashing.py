@@ -23,6 +23,7 @@ from kvlib.explore import (
 )
 from kvlib.explore.palette import LIMIT, SERIES, USED
 from kvlib.explore.svg import WIDTH
+from kvlib.explore.words import counted
 from kvlib.figures.charts import axis, stacked_bars
 from kvlib.prefix import block_digest, block_digests, root_digest
 
@@ -143,7 +144,7 @@ def _found(hits: int, blocks: int, false_hits: int) -> str:
     if false_hits:
         return f"{hits} of {blocks} blocks are found, {false_hits} of them wrongly: same words, another past"
     return (
-        f"{hits} of {blocks} blocks are found, all rightly" if hits else f"None of {blocks} blocks is found"
+        f"{hits} of {blocks} blocks are found, all rightly" if hits else f"0 of {counted(blocks, 'block')} are found"
     )
 
 

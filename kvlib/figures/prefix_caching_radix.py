@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvlib.explore import SIMULATED, Choice, Drawing, Stepper, View, explorer
 from kvlib.explore.palette import RESERVED, USED
 from kvlib.explore.svg import WIDTH
+from kvlib.explore.words import counted
 from kvlib.prefix import RadixCache
 
 CAPACITY = 32
@@ -101,7 +102,7 @@ def _rows(nodes, depth=0, before=()):
 
 def _draw(rows, current: tuple[int, ...]) -> str:
     described = "; ".join(
-        f"depth {depth}: {_spell(node.tokens)}, {node.num_locks} locks" for depth, _, node in rows
+        f"depth {depth}: {_spell(node.tokens)}, {counted(node.num_locks, 'lock')}" for depth, _, node in rows
     )
     drawing = Drawing(
         ROW * max(1, len(rows)) + 42, title="The radix tree", description=described or "It is empty."

@@ -20,6 +20,7 @@ from kvlib.explore import (
 )
 from kvlib.explore.palette import LIMIT, SERIES
 from kvlib.explore.svg import WIDTH, Drawing
+from kvlib.explore.words import counted
 from kvlib.figures.charts import Line, Mark, axis, line_chart
 from kvlib.primers.bits import (
     average_bits,
@@ -78,7 +79,7 @@ def narrowing(symbols_coded) -> View:
     written = "".join(LETTERS[symbol] for symbol in text) or "(nothing yet)"
     fixed = fixed_bits(len(SHARES)) * len(text)
     return View(
-        title=f"After {len(text)} symbols, {state.bits:.2f} bits say which message it is",
+        title=f"After {counted(len(text), 'symbol')}, {state.bits:.2f} bits say which message it is",
         picture=_draw_narrowing(text, state, written),
         table=[
             ["quantity", "value"],

@@ -112,7 +112,7 @@ def draw_evictions(blocks_each, single, whole) -> str:
     drawing = Drawing(
         158, title="Eviction by blocks and by sequences",
         description=(
-            f"Single blocks leave {able_to_run(single)} sequences running, whole ones {able_to_run(whole)}."
+            f"Still able to run: {able_to_run(single)} after single blocks, {able_to_run(whole)} after whole sequences."
         ),
     )
     halves = (0, "single blocks, oldest first", single), (246, "whole sequences, last first", whole)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from kvlib.cost import break_even_bytes_per_s
 from kvlib.explore import COMPUTED, Choice, File, Option, Prediction, View, explorer
 from kvlib.explore.palette import ATTENTION, LIMIT, SERIES, TRANSFER, USED
+from kvlib.explore.words import short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
-from kvlib.figures.kv_cache import DTYPES, GPU_NAMES, MODEL_NAMES, model_controls, model_or_file
+from kvlib.figures.inputs import DTYPES, GPU_NAMES, MODEL_NAMES, model_controls, model_or_file
 from kvlib.figures.smaller_kv import QUARTER, percent_text
 from kvlib.figures.smaller_kv_data import context_tokens, find, measured, where_measured
 from kvlib.specs import get_gpu, get_model
@@ -158,8 +159,8 @@ def attention_kinds(context, kv_dtype, model, config, gpu) -> View:
     pays = {kind: [place for place, rate in links.items() if rate > needed[kind]] for kind in KINDS}
     return View(
         title=(
-            f"{spoken(spec.name)}, {context:,} tokens: fetching pays above {needed['MHA']:.2g} GB/s with "
-            f"MHA, {needed['GQA']:.2g} with GQA, {needed['MLA']:.2g} with MLA"
+            f"{spoken(spec.name)}, {context:,} tokens: fetching pays above {short(needed['MHA'], 2)} GB/s with "
+            f"MHA, {short(needed['GQA'], 2)} with GQA, {short(needed['MLA'], 2)} with MLA"
         ),
         picture=figure,
         table=[

@@ -20,6 +20,7 @@ from kvlib.explore import (
 )
 from kvlib.explore.palette import FREE, LIMIT, SERIES, TRANSFER, USED
 from kvlib.explore.svg import WIDTH
+from kvlib.explore.words import counted
 from kvlib.figures.charts import Line, Mark, axis, line_chart
 from kvlib.specs import get_link, get_model
 from kvlib.tiers import (
@@ -125,7 +126,7 @@ def dilemma(page_tokens, gpu_assisted, workload_name, link, model) -> View:
     load_ms = 1e3 * 8192 * kv_bytes / (used / 100 * peak)
     return View(
         title=(
-            f"Pages of {page_tokens:,} tokens: {hits[here]:.0f} % of the prompt hits, {used:.2g} % of the"
+            f"Pages of {counted(page_tokens, 'token')}: {hits[here]:.0f} % of the prompt hits, {used:.2g} % of the"
             " link is used"
         ),
         picture=line_chart(
@@ -332,7 +333,8 @@ def thread_blocks(thread_blocks, link) -> View:
     here, ceiling = kernel.bytes_per_s(link) / GB, get_link(link).effective_bytes_per_s / GB
     full = " and the link is full" if here >= ceiling * (1 - 1e-9) else ""
     return View(
-        title=f"{thread_blocks} blocks of {kernel.threads_per_block:,} threads load at {here:.3g} GB/s{full}",
+        title=f"{counted(thread_blocks, 'block')} of {kernel.threads_per_block:,} threads load{'s' * (thread_blocks == 1)} at "
+        f"{here:.3g} GB/s{full}",
         picture=line_chart(
             [
                 Line("GPU-assisted copies", counts, rates, TRANSFER, markers=True),

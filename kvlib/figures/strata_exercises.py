@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvlib.explore import Choice, Problem, Search, Slip, Verdict, exercise
+from kvlib.explore.words import short
 from kvlib.figures.strata import LAYOUT_WORDS, MODELS, cpu_rate, kv_geometry, size_words
 from kvlib.figures.strata_queue import document_run
 from kvlib.figures.strata_scheduling import CONTEXT, mixed_queue
@@ -73,7 +74,7 @@ def link_share(rng) -> Problem:
         answer,
         "%",
         f"A page is {page * kv_bytes:,} bytes in {copies} {'copy' if copies == 1 else 'copies'} of"
-        f" {size_words(size)}. One takes {1e6 * overhead_s:.1f} + {1e6 * size / peak:.3g} µs, of which the"
+        f" {size_words(size)}. One takes {1e6 * overhead_s:.1f} + {short(1e6 * size / peak)} µs, of which the"
         f" bytes are {answer:.3g} %.",
         tolerance=0.02,
         slips=(
@@ -185,7 +186,8 @@ def nothing_to_gain(rng) -> Search:
         saved = 100 * (1 - balanced / fcfs)
         wait = 100 * Machine().stall_share(256, cached)
         fact = (
-            f"Balancing saves {saved:.1f} % here, and a question alone would wait {wait:.0f} % of its time."
+            f"Balancing {'saves' if saved >= 0 else 'costs'} {abs(saved):.1f} % here, "
+            f"and a question alone would wait {wait:.0f} % of its time."
         )
         return Verdict(saved < 1 and wait > 50, fact)
 

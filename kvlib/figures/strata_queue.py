@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from kvlib.explore import SIMULATED, Choice, Range, Toggle, View, explorer
 from kvlib.explore.palette import PREFILL, TRANSFER
+from kvlib.explore.words import counted
 from kvlib.figures.charts import axis, stacked_bars
 from kvlib.figures.strata_drawings import MS, arrives, computes, gantt
 from kvlib.tiers import (
@@ -50,12 +51,12 @@ def delay_hits(defer, askers, gap_ms, batch_size) -> View:
     ]
     times = "once" if computations == 1 else f"{computations} times"
     return View(
-        title=f"{askers} requests, document computed {times}: {busy_s:.1f} s of GPU time",
+        title=f"{counted(askers, 'request')}, document computed {times}: {busy_s:.1f} s of GPU time",
         picture=gantt(
             [("Numbers are requests", [("arrive", arrivals), ("prefill", bars)])],
             end,
             f"{end / 1e9:.1f} s",
-            f"{len(run.batches)} batches; the document is computed {times}.",
+            f"{counted(len(run.batches), 'batch', 'batches')}; the document is computed {times}.",
         ),
         table=[
             ["quantity", "value"],

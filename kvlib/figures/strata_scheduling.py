@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlib.explore import SIMULATED, Choice, Option, Prediction, Toggle, View, explorer
 from kvlib.explore.palette import LIMIT, SERIES, TRANSFER
+from kvlib.explore.words import counted
 from kvlib.figures.charts import Line, Mark, axis, line_chart
 from kvlib.figures.strata import LINKS, MODELS, page_control
 from kvlib.figures.strata_drawings import MS, computes, decodes, gantt, loads, waits
@@ -57,7 +58,7 @@ def stall(ratio, new_tokens, page_tokens, link, model, gpu) -> View:
     }
     return View(
         title=(
-            f"At {ratio} cached tokens per new one, prefill waits {cpu[here]:.0f} % of its time, "
+            f"At {counted(ratio, 'cached token')} per new one, prefill waits {cpu[here]:.0f} % of its time, "
             f"{kernel[here]:.0f} % with GPU-assisted copies"
         ),
         picture=line_chart(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlib.explore import SIMULATED, Choice, Drawing, Stepper, View, explorer
 from kvlib.explore.palette import EXTERNAL, RESERVED, USED
+from kvlib.explore.words import counted
 from kvlib.tiers import HiRadixTree
 from kvlib.tiers.hiradix import WRITE_POLICIES
 
@@ -118,7 +119,7 @@ def _draw(rows, transients) -> str:
         height,
         title="The tree",
         description=(
-            f"{len(rows)} nodes and {len(transients)} transient ones; see the table for tokens per tier."
+            f"{counted(len(rows), 'node')} and {counted(len(transients), 'transient one')}; see the table for tokens per tier."
         ),
     )
     if not rows and not transients:

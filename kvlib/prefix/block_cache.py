@@ -68,6 +68,8 @@ class BlockCache:
         self.block_size = whole("block_size", block_size)
         self._pool = BlockPool(whole("num_blocks", num_blocks))
         self._index = DigestIndex(num_blocks)
+        if on_evict is not None and not callable(on_evict):
+            raise ConfigError(f"on_evict: got {on_evict!r}, expected a function of one digest, or None")
         self._on_evict = on_evict
         self._sequences: dict[Hashable, _Sequence] = {}
         self._preempted: set[Hashable] = set()

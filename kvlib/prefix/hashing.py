@@ -39,6 +39,8 @@ def root_digest(extra_keys: Iterable[tuple[str, str]] = ()) -> bytes:
     >>> root_digest([("lora", "X"), ("tenant", "Y")]) == root_digest([("tenant", "Y"), ("lora", "X")])
     True
     """
+    if not isinstance(extra_keys, Iterable):
+        raise ConfigError(f"extra_keys: got {extra_keys!r}, expected pairs like ('lora', 'X')")
     keys = [_checked_key(key) for key in extra_keys]
     if len({tag for tag, _ in keys}) != len(keys):
         raise ConfigError(f"extra_keys: got {keys!r}, expected each tag once")
@@ -122,6 +124,8 @@ def checked_tokens(tokens: Iterable[int]) -> tuple[int, ...]:
     Traceback (most recent call last):
     kvlib.errors.ConfigError: tokens: got '5', expected token ids from 0 to 18446744073709551615
     """
+    if not isinstance(tokens, Iterable):
+        raise ConfigError(f"tokens: got {tokens!r}, expected a sequence of token ids")
     tokens = tuple(tokens)
     if not _are_token_ids(tokens):
         culprit = next(token for token in tokens if type(token) is not int or not 0 <= token <= MAX_TOKEN)

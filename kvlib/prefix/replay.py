@@ -89,7 +89,7 @@ def block_references(trace) -> list[tuple[int, ...]]:
     Raises
     ------
     ConfigError
-        If a request has no prefix information, or there is no reference at all.
+        If this is no trace, a request has no prefix information, or there is no reference at all.
 
     Examples
     --------
@@ -97,6 +97,8 @@ def block_references(trace) -> list[tuple[int, ...]]:
     >>> block_references(Space(requests=[Space(block_ids=(4, 5)), Space(block_ids=(4,))]))
     [(4, 5), (4,)]
     """
+    if not hasattr(trace, "requests"):
+        raise ConfigError(f"trace: got a {type(trace).__name__}, expected a Trace, as read_trace() returns")
     prompts = [request.block_ids for request in trace.requests]
     if None in prompts:
         raise ConfigError(

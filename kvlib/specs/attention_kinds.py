@@ -27,7 +27,7 @@ def with_attention(model: ModelSpec, kind: str) -> ModelSpec:
     Raises
     ------
     ConfigError
-        For another kind.
+        For another kind, or a model whose query heads could not be counted from its config.
 
     Examples
     --------
@@ -35,6 +35,7 @@ def with_attention(model: ModelSpec, kind: str) -> ModelSpec:
     >>> [with_attention(get_model("llama-3-8b"), kind).shape.kv_bytes_per_token() for kind in KINDS]
     [524288, 131072, 16384, 36864]
     """
+    model.require("layers", "query_heads", "v_head_dim")
     if kind == "MLA":
         shape = KvShape.mla(layers=model.layers, kv_lora_rank=MLA_RANK, qk_rope_head_dim=MLA_ROPE)
     else:

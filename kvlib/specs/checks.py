@@ -44,10 +44,18 @@ def real(field: str, value: object, minimum: float = 0.0, *, above: bool = False
     25000000000.0
     """
     sign = ">" if above else ">="
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < minimum or (above and value == minimum):
+    if not _is_finite(value) or value < minimum or (above and value == minimum):
         raise ConfigError(f"{field}: got {value!r}, expected a finite number {sign} {minimum:g}")
     return float(value)
+
+
+def _is_finite(value: object) -> bool:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond the largest float
+        return False
 
 
 def share(field: str, value: object) -> float:

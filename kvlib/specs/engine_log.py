@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from kvlib.errors import ConfigError
-from kvlib.specs.checks import whole
+from kvlib.specs.checks import real, whole
 
 _NUMBER = r"([\d,]*\d)"
 _TOKENS = re.compile(rf"GPU KV cache size: {_NUMBER} tokens")
@@ -72,9 +72,9 @@ def parse_engine_log(text: str, block_size: int = 16) -> EngineLog:
     whole("block_size", block_size)
     tokens, blocks, concurrency = (_last(pattern, text) for pattern in (_TOKENS, _BLOCKS, _CONCURRENCY))
     if tokens is not None:
-        cache_tokens = _int(tokens[1])
+        cache_tokens = _int("GPU KV cache size", tokens[1])
     else:
-        cache_tokens = None if blocks is None else _int(blocks[1]) * block_size
+        cache_tokens = None if blocks is None else _int("# GPU blocks", blocks[1]) * block_size
     if concurrency is None:
         if cache_tokens is None:
             raise ConfigError(
@@ -82,8 +82,9 @@ def parse_engine_log(text: str, block_size: int = 16) -> EngineLog:
                 "'Maximum concurrency for L tokens per request: Cx' or '# GPU blocks: N'"
             )
         return EngineLog(cache_tokens, None, None, None)
-    request_tokens = whole("tokens per request", _int(concurrency[1]))
+    request_tokens = whole("tokens per request", _int("tokens per request", concurrency[1]))
     printed = concurrency[2].replace(",", "")
+    real("concurrency", float(printed))
     agrees = None if cache_tokens is None else _agree(cache_tokens, request_tokens, printed)
     return EngineLog(cache_tokens, request_tokens, float(printed), agrees)
 
@@ -92,7 +93,8 @@ def _last(pattern: re.Pattern, text: str) -> re.Match | None:
     return max(pattern.finditer(text), key=re.Match.start, default=None)
 
 
-def _int(digits: str) -> int:
+def _int(field: str, digits: str) -> int:
+    real(field, float(digits.replace(",", "")))  # beyond the largest float nothing can be compared
     return int(digits.replace(",", ""))
 
 

@@ -18,7 +18,7 @@ def gbps(gigabits_per_s: float) -> float:
     >>> gbps(400) == 50e9
     True
     """
-    return real("gigabits_per_s", gigabits_per_s, above=True) * 1e9 / 8
+    return real("bytes_per_s", real("gigabits_per_s", gigabits_per_s, above=True) * 1e9 / 8, above=True)
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,8 @@ def copy_bytes(
     >>> copy_bytes(32, 131072, layers=32), copy_bytes(32, 131072, layers=32, layout="page_first")
     (65536.0, 4194304.0)
     """
-    whole("page_tokens", page_tokens)
-    real("kv_bytes_per_token", kv_bytes_per_token, above=True)
-    return page_tokens * kv_bytes_per_token / copies_per_page(layers, layout, tensors)
+    tokens = real("page_tokens", whole("page_tokens", page_tokens))
+    return tokens * real("kv_bytes_per_token", kv_bytes_per_token, above=True) / copies_per_page(layers, layout, tensors)
 
 
 def effective_bandwidth(

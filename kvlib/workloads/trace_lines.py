@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from os import PathLike
 
-from kvlib.errors import TraceError
+from kvlib.errors import ConfigError, TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -48,9 +48,33 @@ def numbered_lines(path: str | PathLike) -> Iterator[tuple[int, bytes]]:
         raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
 
 
+def as_text(line: bytes) -> str:
+    """Return `line` as text.
+
+    Raises
+    ------
+    ConfigError
+        If it is not UTF-8, as in a binary file.
+
+    Examples
+    --------
+    >>> as_text(b"5,472,18")
+    '5,472,18'
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"got byte 0x{line[error.start]:02x}, expected text in UTF-8; is this a binary file?") from error
+
+
 def _open(path):
-    with open(path, "rb") as file:
-        is_gzip = file.read(2) == GZIP_MAGIC
+    if not isinstance(path, (str, PathLike)):  # open() would take a number for a file that is open already
+        raise TraceError(f"path: got {path!r}, expected the path of a trace file")
+    try:
+        with open(path, "rb") as file:
+            is_gzip = file.read(2) == GZIP_MAGIC
+    except ValueError as error:  # a NUL or half a character, which no file name can hold
+        raise TraceError(f"path: got {path!r}, expected the path of a trace file") from error
     return gzip.open(path, "rb") if is_gzip else open(path, "rb")
 
 

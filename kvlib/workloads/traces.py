@@ -12,7 +12,7 @@ from kvlib.workloads.burstgpt import BurstGptReader
 from kvlib.workloads.csv_rows import split_fields
 from kvlib.workloads.mooncake import DEFAULT_BLOCK_SIZE, MooncakeReader
 from kvlib.workloads.request import Request
-from kvlib.workloads.trace_lines import numbered_lines
+from kvlib.workloads.trace_lines import as_text, numbered_lines
 
 CSV_READERS = (AzureReader, BurstGptReader)
 # Outside these mean rates, in requests/s, the file's time unit was probably misread.
@@ -135,7 +135,7 @@ def _recognize(path, lines, block_size, time_unit):
         reader = MooncakeReader(block_size, "ms" if time_unit is None else time_unit)
         return reader, chain([first], lines)
     try:
-        reader = _csv_reader(split_fields(content.decode()))
+        reader = _csv_reader(split_fields(as_text(content)))
     except ValueError as error:
         raise TraceError(f"{path}, line {number}: {error}") from error
     for name, value in (("block_size", block_size), ("time_unit", time_unit)):
@@ -162,7 +162,7 @@ def _read_rows(path, lines, reader, strict):
     try:
         for number, content in lines:
             try:
-                request = reader.parse(content.decode())
+                request = reader.parse(as_text(content))
             except ValueError as error:
                 problem = TraceError(f"{path}, line {number}: {error}")
                 if strict:

@@ -179,7 +179,7 @@ def test_requests_per_minute_and_busiest_window():  # D11: an idle start, then a
         ("[1, 2]", "object"),
         ('{"timestamp": ' + "[" * 100_000, "nested"),
         ('{"timestamp": 3000, "input_length": 4, "outp', "not a JSON object"),  # D14
-        (b"\xff\xfe{}", "utf-8"),
+        (b"\xff\xfe{}", "UTF-8"),
     ],
 )
 def test_bad_mooncake_row(write, bad, why):

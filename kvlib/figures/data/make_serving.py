@@ -19,7 +19,7 @@ from pathlib import Path
 from kvlib.serving.sweep import highest_rate, latency_curve, run_all, run_at
 from kvlib.specs import get_gpu, get_model, kv_slots
 from kvlib.workloads import Request, alpaca_like, sharegpt_like
-from kvlib.workloads.paper_tasks import PREFIX_TOKENS, SENTENCE, chatbot_like, translation_like
+from kvlib.workloads.paper_tasks import PREFIX_TOKENS, chatbot_like, translation_like
 from kvlib.workloads.synthetic import fixed_lengths
 
 SEED = 0

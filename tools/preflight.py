@@ -1,6 +1,7 @@
 """Checks, before anything is installed, that it can work; says in one line what is missing.
 
-    python tools/preflight.py book|test|lab
+    python tools/preflight.py book|test|lab       also says what the first run downloads
+    python tools/preflight.py --quiet
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ DOWNLOADS = {
 
 
 def main() -> int:
-    goal = sys.argv[1] if len(sys.argv) > 1 else "book"
+    quiet = sys.argv[1:] == ["--quiet"]
+    goal = sys.argv[1] if len(sys.argv) > 1 and not quiet else "book"
     if goal not in NEEDED_GB:
         print(f"preflight: got {goal!r}, expected one of {', '.join(NEEDED_GB)}", file=sys.stderr)
         return 1
@@ -32,7 +34,8 @@ def main() -> int:
     if free_gb < NEEDED_GB[goal]:
         print(f"{NEEDED_GB[goal]} GB of free disk are needed; {ROOT} has {free_gb:.1f} GB.", file=sys.stderr)
         return 1
-    print(f"First run downloads {DOWNLOADS[goal]}. Later runs download nothing.", flush=True)
+    if not quiet:
+        print(f"First run downloads {DOWNLOADS[goal]}. Later runs download nothing.", flush=True)
     return 0
 
 

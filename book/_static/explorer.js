@@ -268,7 +268,7 @@
 
     buildControls(form) {
       form.addEventListener("submit", (event) => event.preventDefault());
-      this.controls = this.specs.map((spec) => makers[spec.kind](spec, () => this.moved(), (words) => this.say(words)));
+      this.controls = this.specs.map((spec) => makers[spec.kind](spec, () => this.movedBy(spec), (words) => this.say(words)));
       const [first, ...others] = this.controls.map((control) => control.element);
       form.append(first);
       if (others.length) form.append(make("details", { class: "kv-more" }, make("summary", {}, `More controls (${others.length})`), ...others));
@@ -280,7 +280,7 @@
       const link = make("button", { type: "button" }, "Link to this state");
       link.addEventListener("click", () => copyLink(link, this.id, this.linkable()));
       form.append(make("div", { class: "kv-buttons" }, reset, link));
-      const file = this.controls.find((control) => control.take);
+      const [file] = this.files();
       if (file) {
         this.section.addEventListener("dragover", (event) => event.preventDefault());
         this.section.addEventListener("drop", (event) => {
@@ -324,6 +324,15 @@
       return states.get(this.id)?.[spec.name][spec.positions.indexOf(changed[spec.name])];
     }
 
+    // Choosing a preset gives up the file that stood in for it.
+    movedBy(moved) {
+      this.specs.forEach((spec, i) => { if (spec.replaces === moved.name) this.controls[i].write(""); });
+      this.moved();
+    }
+
+    // The files that go with the picture in sight; a refused one is given up for the one before.
+    files() { return this.controls.filter((control) => control.take); }
+
     moved() {
       loadStates(this.id).then(() => {
         const changed = this.changed();
@@ -347,7 +356,7 @@
         const changed = this.pending;
         this.pending = null;
         try {
-          if (!this.live) this.say("starting Python");
+          if (!this.live) this.say("starting Python in your browser (some seconds, once a page)");
           const state = await python.call("explorer", this.id, changed);
           this.live = true;
           // A reader who has gone back to a stored state meanwhile must not see this older answer.
@@ -362,7 +371,11 @@
 
     // A refused setting leaves the previous picture standing.
     take(state, words) {
-      if (state.error) return this.say(`not possible: ${state.error}`);
+      if (state.error) {
+        this.files().forEach((control, i) => control.write(this.kept?.[i] ?? ""));
+        return this.say(`not possible: ${state.error.replaceAll("/files/", "")}`);
+      }
+      this.kept = this.files().map((control) => control.read());
       this.say(words);
       this.draw(state);
     }
@@ -389,7 +402,9 @@
   // ---------------------------------------------------------------- an exercise
 
   function parseNumber(text, unit) {
-    const short = text.trim().replace(/[,_ ]/g, "");
+    const typed = text.trim();
+    const bare = unit && unit !== "%" && typed.endsWith(unit) ? typed.slice(0, -unit.length) : typed;
+    const short = bare.replace(/[,_ ]/g, "");
     const percent = short.endsWith("%");
     const digits = percent ? short.slice(0, -1) : short;
     const value = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(digits) ? Number(digits) : NaN;

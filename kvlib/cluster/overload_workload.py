@@ -72,7 +72,7 @@ def draw_demands(
     Examples
     --------
     >>> drawn = draw_demands(2000, rate_per_s=1.2, seed=0)
-    >>> abs(math.fsum(d.decode_us for d in drawn) / 2000 / 1e6 - 20) < 1
+    >>> abs(sum(d.decode_us for d in drawn) / 2000 / 1e6 - 20) < 1
     True
     """
     rng = random.Random(whole("seed", seed, minimum=0))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvlib.explore.view import table_text
+
+# What a page shows without a scroll bar.
+REASON_WIDTH = 84
 
 
 @dataclass(frozen=True)
@@ -30,5 +34,9 @@ def comparison(rows: Sequence[Compared]) -> str:
     """
     table = [["quantity", "paper", "lecture", "this book"]]
     table += [[row.quantity, row.paper, row.lecture, row.ours] for row in rows]
-    reasons = [f"{row.quantity}: {row.why}" for row in rows if row.why]
+    reasons = [_wrapped(f"{row.quantity}: {row.why}") for row in rows if row.why]
     return "\n".join([table_text(table), *([""] if reasons else []), *reasons])
+
+
+def _wrapped(reason: str) -> str:
+    return textwrap.fill(" ".join(reason.split()), REASON_WIDTH, subsequent_indent="  ")

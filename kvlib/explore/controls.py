@@ -227,9 +227,12 @@ class File(Control):
     ----------
     accept : str
         Name endings, as in ``".json"`` or ``".jsonl,.csv,.gz"``.
+    replaces : str
+        The control whose choice the file stands in for, if any: choosing there gives the file up.
     """
 
     accept: str = ""
+    replaces: str = ""
     default: str = ""
 
     kind = "file"
@@ -240,4 +243,4 @@ class File(Control):
         return value
 
     def spec(self) -> dict:
-        return {**super().spec(), "accept": self.accept, "max_bytes": MAX_FILE_BYTES}
+        return {**super().spec(), "accept": self.accept, "replaces": self.replaces, "max_bytes": MAX_FILE_BYTES}

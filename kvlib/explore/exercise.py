@@ -149,12 +149,15 @@ class Exercise:
 def parse_number(text: str, unit: str = "") -> float:
     """Read a number as people type it: thousands separators, a percent sign, an exponent.
 
-    Where the answer is asked for in per cent, a percent sign is its unit and divides nothing.
+    The unit may stand behind it. Where the answer is asked for in per cent, the percent sign divides nothing.
 
     >>> parse_number("1,677,721,600"), parse_number("44 %"), parse_number("1.68e9"), parse_number("44 %", "%")
     (1677721600.0, 0.44, 1680000000.0, 44.0)
+    >>> parse_number("131072 bytes", "bytes")
+    131072.0
     """
-    short = text.strip().replace(",", "").replace("_", "").replace(" ", "")
+    bare = text.strip() if unit == "%" else text.strip().removesuffix(unit)
+    short = bare.replace(",", "").replace("_", "").replace(" ", "")
     percent = short.endswith("%")
     try:
         value = float(short.removesuffix("%"))

@@ -32,6 +32,10 @@ def explorer_widget(explorer: Explorer) -> widgets.Widget:
             # The previous picture stays, so a reader sees what still holds.
             status.value = f"<b role='alert'>{escape(str(refusal))}</b>"
 
+    for control in explorer.controls:
+        replaced = getattr(control, "replaces", "")
+        if replaced:
+            inputs[replaced].watch(inputs[control.name].clear)
     for field in inputs.values():
         field.watch(redraw)
     first, *others = [field.widget for field in inputs.values()]
@@ -165,6 +169,10 @@ class _Field:
 
     def watch(self, callback):
         self._watched.observe(callback, "value")
+
+    def clear(self, _=None):
+        """Give up the file: a preset was chosen instead of it."""
+        self.widget.value = ()
 
 
 def _input(control: Control) -> _Field:

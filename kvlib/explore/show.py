@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 
+from kvlib.errors import ConfigError
 from kvlib.explore.exercise import EXERCISES
 from kvlib.explore.explorer import REGISTRY
 from kvlib.explore.page import exercise_html, explorer_html
@@ -18,6 +20,9 @@ class Shown:
         self._text = text
         self._html = html
         self._widget = widget
+
+    def __repr__(self):
+        return self._text
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         bundle = {"text/plain": self._text}
@@ -46,7 +51,10 @@ def show(item_id: str) -> Shown:
     found = REGISTRY.find(item_id)
     if found is not None:
         return Shown(found.text(), lambda: explorer_html(found), lambda: _widgets().explorer_widget(found))
-    exercise = EXERCISES[item_id]
+    exercise = EXERCISES.find(item_id)
+    if exercise is None:
+        near = get_close_matches(item_id, [*REGISTRY, *EXERCISES], n=3, cutoff=0.3)
+        raise ConfigError(f"nothing is called {item_id!r} here; close: {', '.join(near) or 'none'}. The reference part lists all ids")
     return Shown(exercise.text(), lambda: exercise_html(exercise), lambda: _widgets().exercise_widget(exercise))
 
 

@@ -12,7 +12,7 @@ from kvlib.explore.controls import spell
 
 SIGNIFICANT_DIGITS = 5
 
-COMPUTED = "computed here from the formulas on this page"
+COMPUTED = "computed here by kvlib"
 SIMULATED = "simulated here by kvlib"
 MEASURED = "measured here"
 

@@ -17,7 +17,7 @@ def model_controls(default: str) -> list:
     """A list of presets, and a file control for the reader's own model."""
     return [
         Choice("model", "Model", MODEL_NAMES, default=default),
-        File("config", "Your model's config.json", accept=".json"),
+        File("config", "Your model's config.json", accept=".json", replaces="model"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime, timezone
 
 import ipywidgets as widgets
 import pytest
@@ -50,6 +51,20 @@ def test_a_refused_setting_leaves_the_picture():
     model.value = "opt-175b"
     assert titles(made) == before
     assert any("its weights alone fill" in w.value for w in walk(made) if isinstance(w, widgets.HTML))
+
+
+def test_choosing_a_preset_gives_up_the_file(tmp_path):
+    made = explorer_widget(REGISTRY["kv_cache.size"])
+    before = titles(made)
+    upload = next(w for w in walk(made) if isinstance(w, widgets.FileUpload))
+    config = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 4}
+    content = json.dumps(config).encode()
+    upload.value = ({"name": "config.json", "type": "", "size": len(content), "content": content, "last_modified": datetime.now(timezone.utc)},)
+    assert titles(made) != before
+    model = next(w for w in walk(made) if getattr(w, "description", "") == "Model")
+    model.value = "opt-13b"
+    assert upload.value == ()
+    assert titles(made)[0] == f"<h4>{REGISTRY['kv_cache.size'].view(model='opt-13b').title}</h4>"
 
 
 def test_an_exercise_is_checked():

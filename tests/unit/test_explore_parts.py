@@ -79,8 +79,9 @@ class TestExplorer:
     def test_an_unknown_id_lists_the_known_ones(self):
         with pytest.raises(ConfigError, match="kv_cache.wall"):
             REGISTRY["kv_cache.walls"]
-        with pytest.raises(ConfigError, match="kv_cache_exercises"):
-            show("nothing.here")
+        for nearly in ("kv_cache.wal", "kv_cache.walls", "cache.wall"):
+            with pytest.raises(ConfigError, match="close: .*kv_cache.wall"):
+                show(nearly)
 
 
 class TestView:
@@ -152,3 +153,7 @@ class TestExercise:
 
     def test_percent(self):
         assert parse_number("44 %") == 0.44
+
+    def test_the_unit_may_stand_behind_the_number(self):
+        assert check_answer(self.problem, "1,677,721,600 bytes").right
+        assert not check_answer(self.problem, "1,677,721,600 tokens").right

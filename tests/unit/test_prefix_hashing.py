@@ -1,12 +1,9 @@
 """Chained block hashes: equal exactly when the whole past is equal (cases C13, C14, C16)."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hash_seeds import printed_under_hash_seeds
 
 from kvlib.errors import ConfigError
 from kvlib.prefix import block_digest, block_digests, root_digest
@@ -79,15 +76,7 @@ def test_hashes_are_the_same_in_every_process():  # C14
     program = (
         "from kvlib.prefix import block_digests as d; print(d(range(9), 4, [('lora', 'X'), ('tenant', 'Y')]))"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
+    outputs = printed_under_hash_seeds(program)
     here = f"{block_digests(range(9), 4, [('lora', 'X'), ('tenant', 'Y')])}\n".encode()
     assert outputs == {here}
 

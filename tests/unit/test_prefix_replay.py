@@ -1,14 +1,13 @@
 """Replay: the measured table of the real trace, prefix hits, and traces that cannot be replayed."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace as Space
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hash_seeds import printed_under_hash_seeds
 
 from kvlib.errors import ConfigError
 from kvlib.prefix import ReplayResult, lru_hit_ratios, lru_knee, replay, stack_distances, trace_statistics
@@ -135,15 +134,7 @@ def test_result_does_not_depend_on_the_hash_seed():
         "t = S(requests=[S(block_ids=tuple(f'{i * i % 7}-{d}' for d in range(4))) for i in range(50)])\n"
         "print([replay(t, 6, p) for p in POLICIES])"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
+    outputs = printed_under_hash_seeds(program)
     assert len(outputs) == 1
 
 

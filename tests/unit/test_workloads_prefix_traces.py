@@ -1,14 +1,12 @@
 """Traces with prefix reuse: block ids that mean what they say, and a calibration that holds."""
 
 import math
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hash_seeds import printed_under_hash_seeds
 
 from kvlib.errors import ConfigError
 from kvlib.prefix import lru_hit_ratios, replay, trace_statistics
@@ -96,15 +94,7 @@ def test_kinds_differ_in_where_their_reuse_comes_from():
 
 def test_result_does_not_depend_on_the_hash_seed():
     program = "from kvlib.workloads import prefix_trace; print(prefix_trace('rag', 40, 2.0, 7).requests)"
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
+    outputs = printed_under_hash_seeds(program)
     assert len(outputs) == 1
 
 

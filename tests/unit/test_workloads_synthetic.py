@@ -1,11 +1,9 @@
 """Generated workloads: deterministic, calibrated, and refused when they make no sense."""
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
+from hash_seeds import printed_under_hash_seeds
 
 from kvlib.errors import ConfigError
 from kvlib.workloads import Request, alpaca_like, fixed_lengths, mean_lengths, sharegpt_like
@@ -44,15 +42,7 @@ def lengths_of(request):
 
 def test_result_does_not_depend_on_the_hash_seed():
     program = "from kvlib.workloads import sharegpt_like; print(sharegpt_like(20, rate=2.0, seed=9))"
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
+    outputs = printed_under_hash_seeds(program)
     assert len(outputs) == 1
 
 

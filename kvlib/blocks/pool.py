@@ -54,6 +54,7 @@ class BlockPool:
         # Of Python's ordered containers only OrderedDict removes both its first key and a given key in
         # constant time: a plain dict scans past all the keys deleted before the first one left.
         self._free = OrderedDict.fromkeys(range(num_blocks))
+        self._num_shared = 0
 
     @property
     def num_blocks(self) -> int:
@@ -64,6 +65,11 @@ class BlockPool:
     def num_free(self) -> int:
         """Blocks that ``take`` can hand out now."""
         return len(self._free)
+
+    @property
+    def num_shared(self) -> int:
+        """Blocks with a refcount of two or more."""
+        return self._num_shared
 
     def refcount(self, block: int) -> int:
         """References to ``block``; 0 means free. Raises ``ConfigError`` for a block that does not exist."""
@@ -92,6 +98,7 @@ class BlockPool:
         if not self.refcount(block):
             raise ConfigError(f"block={block} is free: only a held block can be shared")
         self._refcounts[block] += 1
+        self._num_shared += self._refcounts[block] == 2
 
     def revive(self, block: int) -> None:
         """Take this particular free block (see the class contract)."""
@@ -106,6 +113,7 @@ class BlockPool:
         free, refcounts = self._free, self._refcounts
         for block, count in zip(blocks, self._held_counts(blocks)):
             refcounts[block] = count - 1
+            self._num_shared -= count == 2
             if count == 1:
                 free[block] = None
                 if reuse_first:
@@ -120,6 +128,7 @@ class BlockPool:
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless the queue holds exactly the blocks with refcount zero."""
         assert all(count >= 0 for count in self._refcounts), "a refcount is negative"
+        assert self._num_shared == sum(count > 1 for count in self._refcounts), "a shared block is not counted"
         unreferenced = {block for block, count in enumerate(self._refcounts) if count == 0}
         assert set(self._free) == unreferenced, "the free queue and the refcounts disagree"
 

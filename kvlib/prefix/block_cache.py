@@ -4,7 +4,7 @@ The semantics are those of vLLM's block manager (v1 ``BlockPool`` and ``KVCacheM
 can be compared step by step.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvlib.blocks.pool import BlockPool
@@ -28,13 +28,12 @@ class BlockCache:
       by a sequence that starts in the same step. Returns the number of tokens that need no prefill.
       ``OutOfBlocks`` if the pool cannot supply them, ``ConfigError`` for an empty prompt, a bad token or a
       sequence that is known already.
-    - ``append(seq, token)`` adds one token, taking a block when the last one is full. A block that becomes
-      full can be found from then on: generated tokens are cached like prompts.
-    - ``free(seq)`` gives up the blocks. Their content stays until they are taken for something else. Blocks
+XX    - ``free(seq)`` gives up the blocks. Their content stays until they are taken for something else. Blocks
       of no known content are reused first, then the least recently freed; of one sequence the tail first,
       because a head is worth more than a tail and a tail without its head is worth nothing.
-    - ``preempt(seq)`` frees a sequence that will come back: its next ``allocate`` (with the generated tokens)
-      finds what is left of its own blocks, and is not counted as a request again.
+    - ``preempt(seq, num_computed=None)`` frees a sequence that will come back: its next ``allocate`` (with the
+      generated tokens) finds what is left of its own blocks, and is not counted as a request again. If only
+      its first ``num_computed`` tokens have been computed, the blocks behind them are forgotten.
     - ``evict(digest)`` forgets this content in every block that holds it. Sequences keep their blocks.
 
     Equal blocks are not merged: two sequences that compute the same content at the same time hold it
@@ -74,6 +73,7 @@ class BlockCache:
         self._sequences: dict[Hashable, _Sequence] = {}
         self._preempted: set[Hashable] = set()
         self._statistics = CacheStatistics()
+        self._hashed = ((), (), [])  # the prompt that was hashed last, its keys and its digests
 
     # Questions
 
@@ -156,6 +156,27 @@ class BlockCache:
             self._index.add(sequence.table[-1], sequence.last_digest)
             tail.clear()
 
+    def append_each(self, tokens_of: Mapping[Hashable, Sequence[int]]) -> None:
+        """Add as many tokens to each of several sequences, in turn (see the class contract)."""
+        growths = [
+            _Growth(self._sequence(seq), checked_tokens(tokens)) for seq, tokens in tokens_of.items()
+        ]
+        lengths = {len(growth.tokens) for growth in growths}
+        if len(lengths) != 1:
+            raise ConfigError(f"tokens_of: got {sorted(lengths)} tokens, expected as many for each sequence")
+        visits = sorted(
+            (step, order) for order, growth in enumerate(growths) for step in growth.visits(self.block_size)
+        )
+        num_taken = sum(growths[order].is_at_start(step, self.block_size) for step, order in visits)
+        if num_taken > self.num_free:
+            raise OutOfBlocks(
+                f"tokens_of: {num_taken} blocks needed, only {self.num_free} of {self.num_blocks} free"
+            )
+        for step, order in visits:
+            self._visit(growths[order], step)
+        for growth in growths:
+            growth.sequence.tail = growth.content[len(growth.content) // self.block_size * self.block_size :]
+
     def free(self, seq: Hashable) -> None:
         """Give up the blocks of ``seq``, the tail first (see the class contract)."""
         if seq in self._preempted:
@@ -168,9 +189,12 @@ class BlockCache:
         self._pool.release([block for block in tail_first if self._index.digest_of(block) is not None])
         del self._sequences[seq]
 
-    def preempt(self, seq: Hashable) -> None:
+    def preempt(self, seq: Hashable, num_computed: int | None = None) -> None:
         """Free a sequence that will be allocated again (see the class contract)."""
-        self._sequence(seq)
+        table = self._sequence(seq).table
+        if num_computed is not None:
+            for block in table[whole("num_computed", num_computed, minimum=0) // self.block_size :]:
+                self._forget(block)
         self.free(seq)
         self._preempted.add(seq)
 
@@ -207,10 +231,12 @@ class BlockCache:
             raise UnknownSequence(f"seq: got {seq!r}, expected a sequence that holds blocks") from None
 
     def _plan(self, tokens, extra_keys):
-        tokens = checked_tokens(tokens)
+        if tokens is not self._hashed[0]:
+            tokens = checked_tokens(tokens)
         if not tokens:
             raise ConfigError("tokens: got none, expected at least 1")
-        digests = block_digests(tokens, self.block_size, extra_keys)
+        extra_keys = tuple(extra_keys) if isinstance(extra_keys, Iterable) else extra_keys
+        digests = self._digests(tokens, extra_keys)
         hits = []
         for digest in digests[: (len(tokens) - 1) // self.block_size]:
             block = self._index.find(digest)
@@ -228,6 +254,22 @@ class BlockCache:
             last_digest=digests[-1] if digests else root_digest(extra_keys),
             tail=list(tokens[len(digests) * self.block_size :]),
         )
+
+    def _digests(self, tokens, extra_keys):
+        """The digests of a prompt, hashed once if it is asked about several times in a row."""
+        if tokens is not self._hashed[0] or extra_keys != self._hashed[1]:
+            self._hashed = (tokens, extra_keys, block_digests(tokens, self.block_size, extra_keys))
+        return self._hashed[2]
+
+    def _visit(self, growth, step):
+        """Write the token of this step, which begins a block or fills one, or both."""
+        sequence, end = growth.sequence, growth.position(step) + 1
+        if growth.is_at_start(step, self.block_size):
+            sequence.table += self._take(1)
+        if end % self.block_size == 0:
+            filled = growth.content[end - self.block_size : end]
+            sequence.last_digest = block_digest(sequence.last_digest, filled)
+            self._index.add(sequence.table[-1], sequence.last_digest)
 
     def _take(self, num_blocks):
         blocks = self._pool.take(num_blocks)
@@ -251,6 +293,31 @@ class _Sequence:
 
     def num_tokens(self, block_size):
         return (len(self.table) - bool(self.tail)) * block_size + len(self.tail)
+
+
+class _Growth:
+    """Tokens that are about to be added to a sequence, after those in its last block."""
+
+    def __init__(self, sequence, tokens):
+        self.sequence = sequence
+        self.tokens = tokens
+        self.content = [*sequence.tail, *tokens]
+        self._filled = len(sequence.tail)
+
+    def position(self, step):
+        """Where in ``content`` the token of this step stands."""
+        return self._filled + step
+
+    def is_at_start(self, step, block_size):
+        """Whether the token of this step begins a block."""
+        return self.position(step) % block_size == 0
+
+    def visits(self, block_size):
+        """The steps whose token begins or fills a block."""
+        first = -self._filled % block_size
+        starts = range(first, len(self.tokens), block_size)
+        ends = range((first - 1) % block_size, len(self.tokens), block_size)
+        return set(starts) | set(ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from kvlib.serving.chrome_trace import chrome_trace
 from kvlib.serving.clock import StepClock
 from kvlib.serving.engine import Engine
+from kvlib.serving.groups import Groups
 from kvlib.serving.job import Job
-from kvlib.serving.memory import PagedMemory, ReservedMemory
+from kvlib.serving.memory import Growth, PagedMemory, ReservedMemory, Room
 from kvlib.serving.metrics import KINDS, Occupancy, SlotSplit, percentile
 from kvlib.serving.no_preemption import StallingScheduler
+from kvlib.serving.prefix_cache import CachedMemory
 from kvlib.serving.results import LATENCIES, RequestOutcome, ServingResult, Stretch
 from kvlib.serving.scheduler import Scheduler
 from kvlib.serving.shared_prefix import PrefixedMemory
@@ -18,7 +20,10 @@ from kvlib.serving.steps import Step, single_steps
 __all__ = [
     "KINDS",
     "LATENCIES",
+    "CachedMemory",
     "Engine",
+    "Groups",
+    "Growth",
     "Job",
     "Knobs",
     "Occupancy",
@@ -26,6 +31,7 @@ __all__ = [
     "PrefixedMemory",
     "RequestOutcome",
     "ReservedMemory",
+    "Room",
     "SPAN_KINDS",
     "Scheduler",
     "ServingResult",

@@ -9,7 +9,8 @@ arrives exactly where single steps would.
 from collections.abc import Iterable, Iterator
 
 from kvlib.errors import ConfigError
-from kvlib.serving.clock import PS_PER_S, StepClock
+from kvlib.serving.clock import PS_PER_S, DecodeSteps, StepClock
+from kvlib.serving.groups import group_size
 from kvlib.serving.job import Job
 from kvlib.serving.metrics import LatencySums, Occupancy
 from kvlib.serving.results import RequestOutcome, ServingResult, Stretch
@@ -40,12 +41,12 @@ class Engine:
         self.record = record
         self._now_ps = 0
         self._occupancy = Occupancy(scheduler.memory.num_slots)
-        self._occupancy.used = scheduler.memory.pinned_tokens
         self._latencies = LatencySums()
         self._outcomes: list[RequestOutcome] = []
         self._timeline: list[Stretch] = []
         self._submitted = self._completed = self._rejected = self._num_steps = 0
         self._preemptions = self._recomputed_tokens = self._swapped_tokens = self._output_tokens = 0
+        self._prompt_tokens = self._hit_tokens = 0
         self._running_time = 0  # running requests times picoseconds
         self._deadlocked = False
 
@@ -74,9 +75,12 @@ class Engine:
 
     def _receive(self, job: Job) -> None:
         self._submitted += 1
+        self.scheduler.memory.check(f"requests[{job.index}]", job.request)
         total_tokens = job.request.num_input_tokens + job.request.num_output_tokens
         if total_tokens > self.max_len:
             self._reject(job, f"prompt + output is {total_tokens} tokens, above max_len={self.max_len}")
+        elif job.size > self.scheduler.max_num_seqs or job.size > self.scheduler.max_num_batched_tokens:
+            self._reject(job, f"its {job.size} sequences never fit in one step")
         elif not self.scheduler.memory.fits_alone(job.request):
             self._reject(job, f"does not fit in an empty memory of {self._occupancy.num_slots} slots")
         else:
@@ -98,57 +102,82 @@ class Engine:
     def _steps_ahead(self, next_arrival_ps: int | None) -> int:
         """Decode steps to the first completion or, if nobody waits before it, to the next arrival."""
         running = self.scheduler.running
-        limit = min(job.final_tokens - job.num_tokens for job in running)
+        if self.scheduler.memory.is_restless:
+            return 1
+        limit = min([(job.final_tokens - job.num_tokens) // job.size for job in running])
         if next_arrival_ps is None or self.scheduler.waiting:
             return limit
-        steps = self.clock.steps(len(running), sum(job.num_tokens for job in running) + len(running))
-        return steps.steps_until(next_arrival_ps - self._now_ps, limit)
+        return self._equal_steps(running).steps_until(next_arrival_ps - self._now_ps, limit)
+
+    def _equal_steps(self, jobs: list[Job]) -> DecodeSteps:
+        num_sequences = sum([job.size for job in jobs])
+        kv_tokens = sum([job.num_tokens + job.read_again for job in jobs])
+        return self.clock.steps(num_sequences, kv_tokens + num_sequences)
 
     def _grow(self, decodes: Decodes) -> list[tuple[int, int]]:
         """Count the new tokens of all who decode; when slots were taken, and how many are padding."""
-        unit_slots, growth = self.scheduler.memory.unit_slots, []
+        jobs, unit_slots, growth, num_tokens = decodes.jobs, self.scheduler.memory.unit_slots, [], 0
+        for position, num_copies, filled in decodes.copies:
+            job = jobs[position]  # its copies will be filled as far as the block itself
+            self._hold(job, num_copies * (unit_slots - filled), num_copies * job.padding_slots)
         for position, step in decodes.taken:
-            job = decodes.jobs[position]
-            padding = max(0, job.num_tokens + step + unit_slots - job.final_tokens)
+            job = jobs[position]
+            padding = max(0, step + unit_slots - (job.final_tokens - job.num_tokens) // job.size)
+            job.capacity += unit_slots
             job.padding_slots += padding
-            self._occupancy.padding += padding
             growth.append((step, padding))
-        for job in decodes.jobs:
-            job.num_tokens += decodes.steps
-        self._occupancy.used += decodes.steps * len(decodes.jobs)
+        for job in jobs:
+            new_tokens = decodes.steps * job.size
+            job.num_tokens += new_tokens
+            num_tokens += new_tokens
+        self._occupancy.empty += len(growth) * unit_slots - num_tokens
+        self._occupancy.padding += sum([padding for _, padding in growth])
         return growth
+
+    def _hold(self, job: Job, slots: int, padding: int) -> None:
+        """Count empty slots that a request has taken, some of which it will never use."""
+        job.capacity += slots
+        job.padding_slots += padding
+        self._occupancy.empty += slots
+        self._occupancy.padding += padding
+
+    def _let_go(self, job: Job) -> None:
+        self._occupancy.empty -= job.empty_slots
+        self._occupancy.padding -= job.padding_slots
 
     def _one_step(self, decodes: Decodes, intake: Intake, copying_ps: int) -> int:
         """One step of decodes and prefills, after the copies to and from the host; its duration."""
         occupancy = self._occupancy
         self._grow(decodes)
         for job in intake.admitted:
+            self._count_admission(job)
+            occupancy.empty += job.empty_slots
             occupancy.padding += job.padding_slots
         for job in intake.resumed:
-            occupancy.used += job.own_tokens
-            copying_ps += self.clock.swap_ps(job.num_tokens - 1)
+            copying_ps += self.clock.swap_ps(job.swapped_slots)
+            job.swapped_slots = 0
         decoding = decodes.jobs + intake.resumed
         duration_ps = copying_ps + self.clock.step_ps(
-            [(new_tokens, job.num_tokens) for job, new_tokens in intake.chunks],
-            len(decoding),
-            sum(job.num_tokens for job in decoding),
+            [piece for job, new_tokens in intake.chunks for piece in job.pieces(new_tokens)],
+            sum([job.size for job in decoding]),
+            sum([job.num_tokens + job.read_again for job in decoding]),
         )
         for job, new_tokens in intake.chunks:
             job.num_tokens += new_tokens
-            occupancy.used += new_tokens
+            occupancy.empty -= new_tokens
         occupancy.stay(duration_ps, self.scheduler.memory.held_slots, self._is_short)
         return duration_ps
 
     def _many_steps(self, decodes: Decodes) -> int:
         """Equal decode steps of all who run; their duration."""
-        occupancy, memory, num_running = self._occupancy, self.scheduler.memory, len(decodes.jobs)
-        kv_tokens = sum(job.num_tokens for job in decodes.jobs) + num_running
+        occupancy, memory = self._occupancy, self.scheduler.memory
+        steps = self._equal_steps(decodes.jobs)
+        growth, held_slots = self._grow(decodes), memory.held_slots
+        used_at_first = held_slots - occupancy.empty - (decodes.steps - 1) * steps.num_decodes
         # A shared token is held once and read by everybody.
-        shared_reads = kv_tokens - (occupancy.used + num_running)
-        steps = self.clock.steps(num_running, kv_tokens)
-        growth = self._grow(decodes)
+        shared_reads = steps.kv_tokens - used_at_first
         duration_ps = steps.elapsed_ps(decodes.steps)
-        held_time, padding_time = duration_ps * memory.held_slots, duration_ps * occupancy.padding
+        held_time, padding_time = duration_ps * held_slots, duration_ps * occupancy.padding
         for step, padding in growth:
             not_yet_ps = steps.elapsed_ps(step)
             held_time -= memory.unit_slots * not_yet_ps
@@ -186,7 +215,7 @@ class Engine:
             len(scheduler.running),
             len(scheduler.waiting),
             _indices(decodes.preempted),
-            _indices([job for job in decodes.preempted if job.is_swapped]),
+            _indices([job for job in decodes.preempted if job.swapped_slots]),
             _indices(intake.admitted),
             tuple((job.index, new_tokens) for job, new_tokens in intake.chunks),
             _indices(stalled),
@@ -204,32 +233,35 @@ class Engine:
     def _is_short(self) -> bool:
         return self.scheduler.closed == "memory"
 
+    def _count_admission(self, job: Job) -> None:
+        if job.swapped_slots:
+            return
+        if job.num_preemptions:
+            self._recomputed_tokens += max(0, job.dropped_tokens - job.cached_tokens)
+        else:
+            self._prompt_tokens += job.prompt_tokens
+            self._hit_tokens += job.cached_tokens
+
     def _preempted(self, jobs: list[Job]) -> int:
         """Take those who gave way off the books; the time to copy their blocks to the host."""
         copying_ps = 0
         for job in jobs:
             self._preemptions += 1
-            self._occupancy.used -= job.own_tokens
-            self._occupancy.padding -= job.padding_slots
-            if job.is_swapped:
+            self._let_go(job)
+            if job.swapped_slots:
                 self._swapped_tokens += job.num_tokens
-                copying_ps += self.clock.swap_ps(job.num_tokens)
-            else:
-                self._recomputed_tokens += job.own_tokens
+                copying_ps += self.clock.swap_ps(job.swapped_slots)
         return copying_ps
 
     def _complete(self, finished: list[Job]) -> None:
-        occupancy = self._occupancy
         for job in finished:
             # Nobody reads this KV again: as long as it is held, it is padding.
-            occupancy.used -= job.own_tokens
-            occupancy.padding += job.own_tokens
-            job.padding_slots += job.own_tokens
+            self._hold(job, job.num_tokens, job.num_tokens)
         for job in self.scheduler.leave(finished):
-            occupancy.padding -= job.padding_slots
+            self._let_go(job)
             self._completed += 1
             num_output_tokens = job.request.num_output_tokens
-            self._output_tokens += num_output_tokens
+            self._output_tokens += job.size * num_output_tokens
             self._latencies.complete(job.arrival_ps, job.first_token_ps, self._now_ps, num_output_tokens)
             self._keep(job, finish_s=self._now_ps / PS_PER_S)
 
@@ -255,6 +287,7 @@ class Engine:
                     finish_s,
                     job.num_preemptions,
                     rejection,
+                    job.size,
                 )
             )
 
@@ -269,6 +302,8 @@ class Engine:
             recomputed_tokens=self._recomputed_tokens,
             swapped_tokens=self._swapped_tokens,
             output_tokens=self._output_tokens,
+            prompt_tokens=self._prompt_tokens,
+            hit_tokens=self._hit_tokens,
             duration_s=duration_ps / PS_PER_S,
             num_steps=self._num_steps,
             **self._latencies.means_s(),
@@ -297,10 +332,14 @@ def _read_jobs(requests: Iterable) -> Iterator[Job]:
                 f"{name}.arrival_s: got {arrival_s!r}, expected {latest_s!r} (the row above) or later"
             )
         latest_s = arrival_s
+        size = whole(f"{name}.num_sequences", group_size(request))
         yield Job(
             index=row,
             request=request,
             arrival_ps=round(arrival_s * PS_PER_S),
+            prompt_tokens=num_input_tokens,
+            final_tokens=num_input_tokens + size * max(0, num_output_tokens - 1),
             prefill_tokens=num_input_tokens,
-            final_tokens=num_input_tokens + max(0, num_output_tokens - 1),
+            size=size,
+            read_again=(size - 1) * num_input_tokens,
         )

@@ -45,18 +45,18 @@ class Occupancy:
     Examples
     --------
     >>> occupancy = Occupancy(num_slots=100)
-    >>> occupancy.used, occupancy.padding = 20, 30
+    >>> occupancy.empty, occupancy.padding = 40, 30
     >>> occupancy.split(held=60, is_short=True)
     SlotSplit(used=20, reserved=10, internal=30, external=40, free=0)
     >>> occupancy.stay(5, held=60, is_short=True); occupancy.stay(5, held=100, is_short=False)
     >>> occupancy.shares()
-    {'used': 0.2, 'reserved': 0.3, 'internal': 0.3, 'external': 0.2, 'free': 0.0}
+    {'used': 0.4, 'reserved': 0.1, 'internal': 0.3, 'external': 0.2, 'free': 0.0}
     """
 
     def __init__(self, num_slots: int):
         self.num_slots = num_slots
-        self.used = 0
-        self.padding = 0  # held slots that their requests will never use
+        self.empty = 0  # held slots that hold no token yet
+        self.padding = 0  # those of them that their requests will never use
         self._time_ps = 0
         # Slots times picoseconds.
         self._used_time = self._held_time = self._padding_time = self._external_time = 0
@@ -65,13 +65,13 @@ class Occupancy:
         """The memory at this instant; ``is_short`` says that a request waits for memory."""
         free = self.num_slots - held
         external = free if is_short else 0
-        return SlotSplit(self.used, held - self.used - self.padding, self.padding, external, free - external)
+        used, reserved = held - self.empty, self.empty - self.padding
+        return SlotSplit(used, reserved, self.padding, external, free - external)
 
     def stay(self, duration_ps: int, held: int, is_short: bool) -> None:
         """Let time pass with nothing changing."""
-        self.add(
-            duration_ps, duration_ps * self.used, duration_ps * held, duration_ps * self.padding, is_short
-        )
+        used, padding = held - self.empty, self.padding
+        self.add(duration_ps, duration_ps * used, duration_ps * held, duration_ps * padding, is_short)
 
     def add(
         self, duration_ps: int, used_time: int, held_time: int, padding_time: int, is_short: bool

@@ -14,14 +14,17 @@ class StallingScheduler(Scheduler):
         """Make room for the next tokens of all, or of whoever still finds some, oldest first."""
         jobs = self._decoding()
         if not jobs:
-            return Decodes(limit, [], [], [])
-        steps, taken = self.memory.grow([job.index for job in jobs], limit)
-        if steps:
-            return Decodes(steps, jobs, taken, [])
-        able, taken = [], []
+            return Decodes(limit, [], [], [], [])
+        if self.memory.is_restless:
+            self.memory.select([job.index for job in jobs])
+        growth = self.memory.grow([job.index for job in jobs], limit)
+        if growth.steps:
+            return Decodes(growth.steps, jobs, growth.taken, growth.copies, [])
+        able, taken, copies = [], [], []
         for job in jobs:
-            steps, units = self.memory.grow([job.index], 1)
-            if steps:
-                taken += [(len(able), step) for _, step in units]
+            growth = self.memory.grow([job.index], 1)
+            if growth.steps:
+                taken += [(len(able), step) for _, step in growth.taken]
+                copies += [(len(able), *copied) for _, *copied in growth.copies]
                 able.append(job)
-        return Decodes(1, able, taken, [])
+        return Decodes(1, able, taken, copies, [])

@@ -20,9 +20,11 @@ class RequestOutcome:
     arrival_s, first_token_s, finish_s : float
         Times; the last two are None where there was no token, or no end.
     num_input_tokens, num_output_tokens : int
+        Of the prompt, and of each sequence that answers it.
     num_preemptions : int
     rejection : str
         Why it was refused on arrival; empty if it was served.
+    num_sequences : int
     """
 
     index: int
@@ -33,6 +35,7 @@ class RequestOutcome:
     finish_s: float | None = None
     num_preemptions: int = 0
     rejection: str = ""
+    num_sequences: int = 1
 
     @property
     def ttft_s(self) -> float | None:
@@ -116,9 +119,13 @@ class ServingResult:
     deadlocked : bool
         The run ended because nobody could take another step; requests after that moment were not looked at.
     preemptions, recomputed_tokens, swapped_tokens : int
-        How often a request gave way, and the tokens of KV that were dropped or moved to the host with it.
+        How often a request gave way, and the tokens of KV that had to be computed again, or moved to the
+        host, for it.
     output_tokens : int
-        Of completed requests.
+        Of completed requests, all their sequences together.
+    prompt_tokens, hit_tokens : int
+        Of requests that were admitted, and those of them that were found in memory; each request counts
+        once, however often it is preempted.
     duration_s : float
         From the first arrival to the end of the last step (or a later arrival that is rejected); all time
         averages are over this.
@@ -146,6 +153,8 @@ class ServingResult:
     recomputed_tokens: int
     swapped_tokens: int
     output_tokens: int
+    prompt_tokens: int
+    hit_tokens: int
     duration_s: float
     num_steps: int
     ttft_s: float | None
@@ -162,6 +171,11 @@ class ServingResult:
     def in_flight(self) -> int:
         """Requests that had arrived and were neither completed nor rejected; 0 without a deadlock."""
         return self.submitted - self.completed - self.rejected
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of the prompt tokens that needed no prefill; 0 where nothing was admitted."""
+        return self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def requests_per_s(self) -> float:

@@ -1,7 +1,7 @@
 """Who runs: first come, first served; when memory runs out, the latest arrival gives way.
 
-Section 4.5 of the PagedAttention paper. A preempted request loses all its blocks (all or nothing: half a KV
-cache is of no use). If the host has room they are copied there and, when its turn comes again, back. If not,
+Section 4.5 of the PagedAttention paper. A preempted request loses all the blocks of all its sequences (all or
+nothing: half a KV cache is of no use). If the host has room they are copied there and, when its turn comes again, back. If not,
 they are dropped, and it prefills its prompt and the tokens it had generated once more.
 """
 
@@ -22,6 +22,8 @@ class Decodes(NamedTuple):
         Who gets a token in each of them.
     taken : list of (position, step)
         ``jobs[position]`` took another unit of memory at this step.
+    copies : list of (position, num_copies, filled)
+        ``jobs[position]`` copied a block of ``filled`` tokens at the first of them.
     preempted : list of Job
         Who gave way for it.
     """
@@ -29,6 +31,7 @@ class Decodes(NamedTuple):
     steps: int
     jobs: list[Job]
     taken: list[tuple[int, int]]
+    copies: list[tuple[int, int, int]]
     preempted: list[Job]
 
 
@@ -71,7 +74,7 @@ class Scheduler:
     memory : PagedMemory or ReservedMemory
         See :mod:`kvlib.serving.memory`.
     max_num_seqs : int or None
-        Most requests that run at once.
+        Most sequences that run at once.
     max_num_batched_tokens : int or None
         Most tokens in one step: one for each decoding request, the rest for prefills.
     chunked_prefill : bool
@@ -111,31 +114,31 @@ class Scheduler:
         For ``limit`` steps at most, and for one only if blocks must be swapped out before it.
         """
         preempted = []
+        if self.memory.is_restless:
+            self.memory.select([job.index for job in self._decoding()])
         while jobs := self._decoding():
-            steps, taken = self.memory.grow([job.index for job in jobs], limit)
-            if steps:
-                return Decodes(steps, jobs, taken, preempted)
+            growth = self.memory.grow([job.index for job in jobs], limit)
+            if growth.steps:
+                return Decodes(growth.steps, jobs, growth.taken, growth.copies, preempted)
             preempted.append(self._preempt())
-            if preempted[-1].is_swapped:
+            if preempted[-1].swapped_slots:
                 limit = 1
-        return Decodes(limit, [], [], preempted)
+        return Decodes(limit, [], [], [], preempted)
 
     def admit(self) -> Intake:
         """Go on with prefills, then let the head of ``waiting`` run, as long as limits and memory allow."""
         intake = Intake([], [], [])
         room = self.max_num_batched_tokens
         for job in self.running:
-            room -= 1 if job.num_tokens >= job.prefill_tokens else self._chunk(job, room, intake)
+            room -= self._chunk(job, room, intake) if job.num_tokens < job.prefill_tokens else job.size
         while self.waiting and self.closed is None and self._seat_is_free(room, intake):
             job = self.waiting[0]
-            held_slots = self._take_memory(job)
-            if not held_slots:
+            if not self._take_memory(job):
                 self.closed = "memory"
                 break
             self.running.append(self.waiting.popleft())
-            job.padding_slots = max(0, held_slots - job.final_tokens + job.shared_tokens)
             intake.admitted.append(job)
-            room -= self._resume(job, intake) if job.is_swapped else self._start(job, room, intake)
+            room -= self._resume(job, intake) if job.swapped_slots else self._chunk(job, room, intake)
         return intake
 
     def leave(self, finished: list[Job]) -> list[Job]:
@@ -154,26 +157,37 @@ class Scheduler:
         return [job for job in self.running if job.num_tokens >= job.prefill_tokens]
 
     def _seat_is_free(self, room: float, intake: Intake) -> bool:
-        if len(self.running) >= self.max_num_seqs:
+        job = self.waiting[0]
+        if self.max_num_seqs < math.inf and self.max_num_seqs < sum(one.size for one in [job, *self.running]):
             self.closed = "seats"
             return False
-        job = self.waiting[0]
-        prefill_tokens = job.prefill_tokens - self.memory.cached_tokens(job.request)
-        if room < (1 if self.chunked_prefill or job.is_swapped else prefill_tokens):
+        if not job.swapped_slots:
+            job.cached_tokens = self.memory.cached_tokens(job.index, job.request, job.prefill_tokens)
+        prefill_tokens = 1 if self.chunked_prefill else job.prefill_tokens - job.cached_tokens
+        if room < (job.size if job.swapped_slots else prefill_tokens):
             # After a step with prompts there is room again; after one without, only when somebody leaves.
             self.closed = None if intake.chunks else "tokens"
             return False
         return True
 
-    def _take_memory(self, job: Job) -> int:
-        if job.is_swapped:
-            return self.memory.swap_in(job.index)
-        job.shared_tokens = self.memory.cached_tokens(job.request)
-        return self.memory.admit(job.index, job.request, job.prefill_tokens)
-
-    def _start(self, job: Job, room: float, intake: Intake) -> int:
-        job.num_tokens = job.shared_tokens
-        return self._chunk(job, room, intake)
+    def _take_memory(self, job: Job) -> bool:
+        """Let a request into memory, if there is room for it now."""
+        if job.swapped_slots:
+            room, decoding_from = self.memory.swap_in(job.index), job.num_tokens + job.size
+        else:
+            room = self.memory.admit(job.index, job.request, job.prefill_tokens)
+            decoding_from = job.prefill_tokens
+        if room is None:
+            return False
+        if job.swapped_slots:
+            job.capacity = decoding_from + room.empty_slots
+        else:
+            job.num_tokens = job.cached_tokens
+            job.capacity = job.cached_tokens + room.empty_slots
+        to_come = (job.final_tokens - decoding_from) // job.size
+        left = (job.capacity - decoding_from) // room.num_tails
+        job.padding_slots = room.num_tails * max(0, left - to_come)
+        return True
 
     def _chunk(self, job: Job, room: float, intake: Intake) -> int:
         new_tokens = min(job.prefill_tokens - job.num_tokens, max(0, room))
@@ -182,18 +196,19 @@ class Scheduler:
         return new_tokens
 
     def _resume(self, job: Job, intake: Intake) -> int:
-        job.is_swapped = False
-        job.num_tokens += 1
+        job.num_tokens += job.size
         intake.resumed.append(job)
-        return 1
+        return job.size
 
     def _preempt(self) -> Job:
         job = self.running.pop()
         # The KV of half a prompt is not worth the copy.
-        job.is_swapped = not job.is_prefilling and self.memory.swap_out(job.index)
-        if not job.is_swapped:
-            self.memory.release(job.index)
-            job.prefill_tokens = max(job.prefill_tokens, job.num_tokens + 1)
+        job.swapped_slots = 0 if job.is_prefilling else self.memory.swap_out(job.index)
+        if not job.swapped_slots:
+            self.memory.preempt(job.index, job.num_tokens)
+            job.dropped_tokens = job.num_tokens
+            if not job.is_prefilling:
+                job.prefill_tokens = job.num_tokens + job.size
         job.num_preemptions += 1
         self.waiting.appendleft(job)
         self.closed = "memory"

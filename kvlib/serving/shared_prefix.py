@@ -37,7 +37,7 @@ class PrefixedMemory(PagedMemory):
     >>> from types import SimpleNamespace
     >>> memory = PrefixedMemory(num_slots=160, block_size=16, shared_prefix_tokens=80)
     >>> request = SimpleNamespace(num_input_tokens=100)
-    >>> memory.cached_tokens(request), memory.admit("a", request, 100), memory.held_slots
+    >>> memory.cached_tokens("a", request, 100), memory.admit("a", request, 100).empty_slots, memory.held_slots
     (80, 32, 112)
     """
 
@@ -55,24 +55,13 @@ class PrefixedMemory(PagedMemory):
         if num_blocks:
             self.manager.allocate(PREFIX, self.pinned_tokens)
 
-    def cached_tokens(self, request) -> int:
+    def cached_tokens(self, seq: Hashable, request, num_tokens: int) -> int:
         """See the contract of :mod:`kvlib.serving.memory`. A prompt that is no longer shares nothing."""
         return self.pinned_tokens if request.num_input_tokens > self.shared_prefix_tokens else 0
 
-    def fits_alone(self, request) -> bool:
-        """See the contract of :mod:`kvlib.serving.memory`."""
-        longest = request.num_input_tokens + max(0, request.num_output_tokens - 1)
-        own_slots = self.manager.blocks_for(longest) * self.unit_slots - self.cached_tokens(request)
-        return own_slots <= self.manager.num_blocks * self.unit_slots - self.pinned_tokens
-
-    def admit(self, seq: Hashable, request, num_tokens: int) -> int:
-        """See the contract of :mod:`kvlib.serving.memory`."""
-        cached = self.cached_tokens(request)
+    def _start(self, seq: Hashable, num_tokens: int, cached: int) -> None:
         if not cached:
-            return super().admit(seq, request, num_tokens)
-        num_blocks = self.manager.blocks_for(num_tokens - cached)
-        if num_blocks > self._open_blocks:
-            return 0
+            super()._start(seq, num_tokens, cached)
+            return
         self.manager.fork(PREFIX, seq)
         self.manager.append(seq, num_tokens - cached)
-        return num_blocks * self.unit_slots

@@ -7,8 +7,9 @@ from kvlib.blocks.reservation import MaxReservation, OracleReservation, Pow2Orac
 from kvlib.errors import ConfigError
 from kvlib.serving.clock import DEFAULT_LINK, StepClock
 from kvlib.serving.engine import Engine
-from kvlib.serving.memory import PagedMemory, ReservedMemory
+from kvlib.serving.memory import BlockMemory, PagedMemory, ReservedMemory
 from kvlib.serving.no_preemption import StallingScheduler
+from kvlib.serving.prefix_cache import CachedMemory
 from kvlib.serving.results import ServingResult
 from kvlib.serving.scheduler import Scheduler
 from kvlib.serving.shared_prefix import PrefixedMemory
@@ -16,10 +17,12 @@ from kvlib.serving.static_batching import StaticScheduler
 from kvlib.specs import GpuSpec, LinkSpec, ModelSpec, get_gpu, get_link, get_model, kv_slots
 from kvlib.specs.checks import one_of, whole
 
-PAGED_ONLY = ("watermark", "cpu_slots", "shared_prefix_tokens")
+PAGED_ONLY = ("watermark", "cpu_slots", "shared_prefix_tokens", "prefix_caching")
 
 
-def _paged(num_slots: int, block_size: int, max_len: int, **own) -> PagedMemory:
+def _paged(num_slots: int, block_size: int, max_len: int, *, prefix_caching: int = 0, **own) -> BlockMemory:
+    if prefix_caching:
+        return CachedMemory(num_slots, block_size, prefix_caching, **own)
     kind = PrefixedMemory if "shared_prefix_tokens" in own else PagedMemory
     return kind(num_slots, block_size, **own)
 
@@ -63,6 +66,11 @@ class Knobs:
     shared_prefix_tokens : int
         Tokens that every prompt begins with, computed and pinned beforehand; see
         :mod:`kvlib.serving.shared_prefix`. For paged memory without ``cpu_slots``.
+    prefix_caching : int
+        Tokens for which each of a request's ``block_ids`` stands, the trace's ``block_size``; 0 is off. Blocks
+        that are given back keep their content until they are needed, and a prompt that begins with such
+        content skips its prefill; see :mod:`kvlib.serving.prefix_cache`. For paged memory without
+        ``cpu_slots`` and ``shared_prefix_tokens``.
     link : str or LinkSpec
         What blocks are swapped over.
     num_gpus : int
@@ -81,6 +89,7 @@ class Knobs:
     watermark: float = 0.0
     cpu_slots: int = 0
     shared_prefix_tokens: int = 0
+    prefix_caching: int = 0
     link: str | LinkSpec = DEFAULT_LINK
     num_gpus: int = 1
     record: bool = True
@@ -93,6 +102,7 @@ class Knobs:
             ("max_num_seqs", 1),
             ("cpu_slots", 0),
             ("shared_prefix_tokens", 0),
+            ("prefix_caching", 0),
             ("max_num_batched_tokens", 1 if self.chunked_prefill else self.max_len),
         ):
             if getattr(self, name) is not None:
@@ -119,8 +129,9 @@ def simulate(
     ----------
     requests : iterable
         In order of arrival; each has ``arrival_s``, ``num_input_tokens`` (at least 1) and
-        ``num_output_tokens`` (0 finishes with its prefill). A request that could never be served is
-        rejected as it arrives.
+        ``num_output_tokens`` (0 finishes with its prefill), and it may have ``block_ids``,
+        ``num_sequences`` and ``beam_search``; see :class:`kvlib.workloads.Request`. A request that could
+        never be served is rejected as it arrives.
     model, gpu : str, or ModelSpec and GpuSpec
         Names known to :mod:`kvlib.specs`, or your own.
     memory : str
@@ -171,8 +182,11 @@ def make_scheduler(memory: str, num_slots: int, block_size: int, knobs: Knobs) -
     own = {name: getattr(knobs, name) for name in PAGED_ONLY if getattr(knobs, name)}
     if own and memory != "paged":
         raise ConfigError(f"{', '.join(own)}: expected only with memory='paged', got memory={memory!r}")
-    if knobs.shared_prefix_tokens and knobs.cpu_slots:
-        raise ConfigError("shared_prefix_tokens: expected without cpu_slots; a host copy shares nothing")
+    for name in ("shared_prefix_tokens", "prefix_caching"):
+        if getattr(knobs, name) and knobs.cpu_slots:
+            raise ConfigError(f"{name}: expected without cpu_slots; a host copy shares nothing")
+    if knobs.shared_prefix_tokens and knobs.prefix_caching:
+        raise ConfigError("shared_prefix_tokens: expected without prefix_caching, which finds any prefix")
     kind = Scheduler if knobs.preemption else StallingScheduler
     return (StaticScheduler if memory == "static" else kind)(
         MEMORIES[memory](num_slots, block_size, knobs.max_len, **own),

@@ -16,7 +16,8 @@ class Step:
         By request that has run before and is not done, one of the kinds of
         :class:`~kvlib.serving.spans.Span`.
     tokens : dict of int to int
-        Tokens in memory during the step, by request that runs; those of a shared prefix are left out.
+        Tokens in memory during the step, by request that runs; those that it found there are left out. The
+        prompt of several sequences counts once.
     swapped : dict of int to int
         Tokens on the host, likewise.
     """
@@ -36,6 +37,7 @@ def single_steps(result: ServingResult) -> Iterator[Step]:
     >>> [step.tokens[0] for step in single_steps(simulate([Request(0.0, 8, 4)]))]
     [8, 9, 10, 11]
     """
+    sizes = {row.index: row.num_sequences for row in result.per_request}
     tokens: dict[int, int] = {}
     swapped: dict[int, int] = {}
     away: dict[int, str] = {}
@@ -54,7 +56,7 @@ def single_steps(result: ServingResult) -> Iterator[Step]:
             for index in tokens:
                 is_prefill, is_stalled = index in prefilled, index in stretch.stalled
                 doing[index] = "prefill" if is_prefill else "stalled" if is_stalled else "decode"
-                tokens[index] += prefilled.get(index, 0 if is_stalled else 1)
+                tokens[index] += prefilled.get(index, 0 if is_stalled else sizes[index])
             yield Step(doing, dict(tokens), dict(swapped))
         for index in stretch.finished:
             del tokens[index]

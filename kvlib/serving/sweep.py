@@ -1,7 +1,7 @@
 """Sweep the load: latency over the arrival rate, and the highest rate within a limit.
 
-Figures 12 to 14 and 17 of the PagedAttention paper (Kwon et al., SOSP 2023) are such sweeps: below a server's
-capacity the latency is flat, beyond it the queue grows for as long as anybody watches.
+Figures 12, 14, 16 and 17 of the PagedAttention paper (Kwon et al., SOSP 2023) are such sweeps: below a
+server's capacity the latency is flat, beyond it the queue grows for as long as anybody watches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

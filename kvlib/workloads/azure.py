@@ -23,8 +23,9 @@ class AzureReader:
     Examples
     --------
     >>> reader = AzureReader(["TIMESTAMP", "ContextTokens", "GeneratedTokens"])
-    >>> reader.parse("1970-01-01 00:00:46.6805900,374,44")
-    Request(arrival_s=46.68059, num_input_tokens=374, num_output_tokens=44, block_ids=None)
+    >>> request = reader.parse("1970-01-01 00:00:46.6805900,374,44")
+    >>> request.arrival_s, request.num_input_tokens, request.num_output_tokens
+    (46.68059, 374, 44)
     """
 
     name = "azure"

@@ -14,8 +14,9 @@ class BurstGptReader:
     Examples
     --------
     >>> reader = BurstGptReader(["Timestamp", "Model", "Request tokens", "Response tokens"])
-    >>> reader.parse("5,ChatGPT,472,18")
-    Request(arrival_s=5.0, num_input_tokens=472, num_output_tokens=18, block_ids=None)
+    >>> request = reader.parse("5,ChatGPT,472,18")
+    >>> request.arrival_s, request.num_input_tokens, request.num_output_tokens
+    (5.0, 472, 18)
     >>> reader.parse("7,ChatGPT,472,0") is None
     True
     """

@@ -41,8 +41,9 @@ class MooncakeReader:
     Examples
     --------
     >>> line = '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [0, 9]}'
-    >>> MooncakeReader(block_size=512, time_unit="ms").parse(line)
-    Request(arrival_s=1.5, num_input_tokens=600, num_output_tokens=7, block_ids=(0, 9))
+    >>> request = MooncakeReader(block_size=512, time_unit="ms").parse(line)
+    >>> request.arrival_s, request.num_input_tokens, request.num_output_tokens, request.block_ids
+    (1.5, 600, 7, (0, 9))
     """
 
     name = "mooncake"

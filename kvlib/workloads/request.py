@@ -24,6 +24,12 @@ class Request:
     block_ids : tuple of int, optional
         One identity per block of the prompt, the last block perhaps partial. Equal ids mean equal
         content *and* equal prefix. ``None`` where the trace has no prefix information.
+    answered_block_ids : tuple of int, optional
+        The same for prompt and answer together, where a later prompt may repeat the answer.
+    num_sequences : int
+        Sequences that answer the prompt, each of ``num_output_tokens``: parallel samples, or beams.
+    beam_search : bool
+        Whether they are beams.
 
     Raises
     ------
@@ -43,6 +49,9 @@ class Request:
     num_input_tokens: int
     num_output_tokens: int
     block_ids: tuple[int, ...] | None = None
+    answered_block_ids: tuple[int, ...] | None = None
+    num_sequences: int = 1
+    beam_search: bool = False
 
     def __post_init__(self):
         if type(self.arrival_s) not in (int, float) or not 0 <= self.arrival_s <= MAX_ARRIVAL_S:
@@ -51,14 +60,18 @@ class Request:
             )
         whole("num_input_tokens", self.num_input_tokens)
         whole("num_output_tokens", self.num_output_tokens, minimum=0)
-        if self.block_ids is not None:
-            _check_block_ids(self.block_ids)
+        whole("num_sequences", self.num_sequences)
+        if type(self.beam_search) is not bool:
+            raise ConfigError(f"beam_search: got {self.beam_search!r}, expected True or False")
+        for field in ("block_ids", "answered_block_ids"):
+            if getattr(self, field) is not None:
+                _check_block_ids(field, getattr(self, field))
 
 
-def _check_block_ids(block_ids):
+def _check_block_ids(field, block_ids):
     if type(block_ids) is not tuple:
-        raise ConfigError(f"block_ids: got {block_ids!r}, expected a tuple of whole numbers")
+        raise ConfigError(f"{field}: got {block_ids!r}, expected a tuple of whole numbers")
     for block_id in block_ids:
         # Floats are refused rather than converted: above 2**53 two ids would become one.
         if type(block_id) is not int or block_id < 0:
-            raise ConfigError(f"block_ids: got {block_id!r}, expected whole numbers of at least 0")
+            raise ConfigError(f"{field}: got {block_id!r}, expected whole numbers of at least 0")

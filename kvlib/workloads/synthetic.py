@@ -65,8 +65,8 @@ def fixed_lengths(
 
     Examples
     --------
-    >>> fixed_lengths(1, rate=1.0, seed=0, num_input_tokens=100, num_output_tokens=300)
-    (Request(arrival_s=1.418629, num_input_tokens=100, num_output_tokens=300, block_ids=None),)
+    >>> [one.arrival_s for one in fixed_lengths(1, 1.0, 0, num_input_tokens=100, num_output_tokens=300)]
+    [1.418629]
     """
     arrival_times_us, _ = _arrivals(n, rate, seed)
     return tuple(Request(us / US_PER_S, num_input_tokens, num_output_tokens) for us in arrival_times_us)

@@ -66,6 +66,19 @@ class ManagerMachine(RuleBasedStateMachine):
             self.on_gpu[seq] += self.new_tokens(count)
             self.unwritten[seq] += range(start, start + count)
 
+    @precondition(lambda self: self.on_gpu)
+    @rule(count=lengths, data=st.data())
+    def append_each(self, count, data):
+        seqs = data.draw(st.lists(st.sampled_from(sorted(self.on_gpu)), unique=True, max_size=4))
+        needed, free = self.manager.blocks_to_append_each(seqs, count), self.manager.num_free
+        assert self.attempt(self.manager.append_each, seqs, count) == (needed <= free)
+        if needed <= free:
+            assert self.manager.num_free == free - needed
+            for seq in seqs:
+                start = len(self.on_gpu[seq])
+                self.on_gpu[seq] += self.new_tokens(count)
+                self.unwritten[seq] += range(start, start + count)
+
     @precondition(lambda self: any(not self.unwritten[seq] for seq in self.on_gpu))
     @rule(choice=choices)
     def fork(self, choice):
@@ -85,22 +98,34 @@ class ManagerMachine(RuleBasedStateMachine):
         del self.unwritten[seq]
 
     @precondition(lambda self: self.on_gpu)
-    @rule(choice=choices)
-    def swap_out(self, choice):
-        seq, pairs = self.pick(self.on_gpu, choice), []
-        if self.attempt(lambda: pairs.extend(self.manager.swap_out(seq))):
+    @rule(data=st.data())
+    def swap_out(self, data):
+        seqs = data.draw(st.lists(st.sampled_from(sorted(self.on_gpu)), unique=True, min_size=1, max_size=3))
+        blocks = {block for seq in seqs for block in self.manager.block_table(seq)}
+        free, pairs = self.manager.num_free_host, []
+        fits = self.attempt(lambda: pairs.extend(self.manager.swap_out(*seqs)))
+        assert fits == (len(blocks) <= free)  # what they share is copied once
+        if fits:
+            assert self.manager.num_free_host == free - len(blocks)
             for gpu_block, host_block in pairs:
                 self.host[host_block] = list(self.gpu[gpu_block])
-            self.on_host[seq] = self.on_gpu.pop(seq)
+            for seq in seqs:
+                self.on_host[seq] = self.on_gpu.pop(seq)
 
     @precondition(lambda self: self.on_host)
-    @rule(choice=choices)
-    def swap_in(self, choice):
-        seq, pairs = self.pick(self.on_host, choice), []
-        if self.attempt(lambda: pairs.extend(self.manager.swap_in(seq))):
+    @rule(data=st.data())
+    def swap_in(self, data):
+        seqs = data.draw(st.lists(st.sampled_from(sorted(self.on_host)), unique=True, min_size=1, max_size=3))
+        blocks = {block for seq in seqs for block in self.manager.host_block_table(seq)}
+        free, pairs = self.manager.num_free, []
+        fits = self.attempt(lambda: pairs.extend(self.manager.swap_in(*seqs)))
+        assert fits == (len(blocks) <= free)
+        if fits:
+            assert self.manager.num_free == free - len(blocks)
             for host_block, gpu_block in pairs:
                 self.gpu[gpu_block] = list(self.host[host_block])
-            self.on_gpu[seq] = self.on_host.pop(seq)
+            for seq in seqs:
+                self.on_gpu[seq] = self.on_host.pop(seq)
 
     @rule()
     def run_a_step(self):

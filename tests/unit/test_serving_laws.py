@@ -28,6 +28,7 @@ MODES = {
     **{name: (name, {}) for name in MEMORIES},
     "paged, watermark": ("paged", {"watermark": 0.2}),
     "paged, swapping": ("paged", {"cpu_slots": 40}),
+    "paged, prefix caching": ("paged", {"prefix_caching": 4}),
     "paged, chunked": ("paged", {"chunked_prefill": True, "max_num_batched_tokens": 9, "cpu_slots": 16}),
 }
 
@@ -190,7 +191,7 @@ def test_without_preemption_a_run_ends_too(requests, num_slots, block_size):
     scheduler.memory.check_integrity()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sorted(set(MODES) - {"paged, prefix caching"}))
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(requests=workloads, num_slots=st.integers(40, 120))
 def test_single_steps_hold_the_tokens_that_were_counted(mode, requests, num_slots):

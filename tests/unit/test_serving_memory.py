@@ -31,7 +31,8 @@ def test_growing_many_steps_at_once_equals_one_step_at_a_time(block_size, length
     for memory in (at_once, stepwise):
         for seq, length in enumerate(lengths):
             assert memory.admit(seq, None, length)
-    steps, taken = at_once.grow(seqs, limit)
+    steps, taken, copies = at_once.grow(seqs, limit)
+    assert not copies
 
     expected, done = [], 0
     while done < limit:
@@ -52,8 +53,8 @@ def test_growing_many_steps_at_once_equals_one_step_at_a_time(block_size, length
 def test_admission_and_release_are_exact_and_a_refusal_changes_nothing(name):
     memory = MEMORIES[name](512, 16, MAX_LEN)
     held, seq, one = 0, 0, request(30, 40)
-    while slots := memory.admit(seq, one, 30):
-        held += slots
+    while room := memory.admit(seq, one, 30):
+        held += room.empty_slots
         assert memory.held_slots == held <= memory.num_slots
         seq += 1
     assert seq > 0 and memory.held_slots == held  # the refused one took nothing
@@ -97,8 +98,8 @@ def test_L6_no_oracle(name):
 def test_slots_that_do_not_fill_a_block_are_never_held():
     memory = PagedMemory(12596, 16)
     assert memory.num_slots == 12596
-    assert memory.admit("a", None, 12592) == 12592  # 787 blocks
-    assert memory.admit("b", None, 1) == 0
+    assert memory.admit("a", None, 12592).empty_slots == 12592  # 787 blocks
+    assert memory.admit("b", None, 1) is None
 
 
 def test_not_even_one_block_is_refused():
@@ -109,31 +110,31 @@ def test_not_even_one_block_is_refused():
 def test_a_watermark_is_kept_for_those_who_run():
     """10 blocks, 30 % kept: 7 may be taken beside others, but a lone request may take all 10."""
     memory = PagedMemory(40, 4, watermark=0.3)
-    assert memory.admit("alone", None, 40) == 40
+    assert memory.admit("alone", None, 40).empty_slots == 40
     memory.release("alone")
-    assert memory.admit("a", None, 4) == 4
-    assert memory.admit("b", None, 28) == 0  # 7 blocks of 9 free would leave 2
-    assert memory.admit("b", None, 24) == 24
+    assert memory.admit("a", None, 4).empty_slots == 4
+    assert memory.admit("b", None, 28) is None  # 7 blocks of 9 free would leave 2
+    assert memory.admit("b", None, 24).empty_slots == 24
     assert memory.grow(["a", "b"], 4)[0] == 4  # growing may use what admissions leave
 
 
 def test_swapping_moves_whole_sequences_and_a_full_host_refuses():
     memory = PagedMemory(16, 4, cpu_slots=11)  # 4 blocks here, 2 there
-    assert memory.admit("a", None, 5) == 8 and memory.admit("b", None, 3) == 4
+    assert memory.admit("a", None, 5).empty_slots == 8 and memory.admit("b", None, 3).empty_slots == 4
     assert memory.swap_out("a") and memory.held_slots == 4
     assert not memory.swap_out("b") and memory.held_slots == 4  # the host is full
-    assert memory.swap_in("a") == 8 and memory.held_slots == 12  # 5 tokens and the next one
+    assert memory.swap_in("a").empty_slots == 2 and memory.held_slots == 12  # 5 tokens and the next one
     assert memory.manager.num_tokens("a") == 6
     memory.check_integrity()
 
 
 def test_without_room_for_the_next_token_nobody_is_swapped_in():
     memory = PagedMemory(12, 4, cpu_slots=8)
-    assert memory.admit("a", None, 8) == 8
-    assert memory.swap_out("a") and memory.admit("b", None, 4) == 4
-    assert memory.swap_in("a") == 0  # 8 tokens would fit in the 2 free blocks, 9 do not
+    assert memory.admit("a", None, 8).empty_slots == 8
+    assert memory.swap_out("a") and memory.admit("b", None, 4).empty_slots == 4
+    assert memory.swap_in("a") is None  # 8 tokens would fit in the 2 free blocks, 9 do not
     memory.release("b")
-    assert memory.swap_in("a") == 12
+    assert memory.swap_in("a").empty_slots == 3 and memory.held_slots == 12
 
 
 @pytest.mark.parametrize(
@@ -149,9 +150,9 @@ def test_a_shared_prefix_is_pinned_once_in_whole_blocks():
     memory = PrefixedMemory(64 * 16, 16, shared_prefix_tokens=341)
     assert memory.pinned_tokens == memory.held_slots == 21 * 16
     one = request(361, 30)
-    assert memory.cached_tokens(one) == 336
-    assert memory.admit("a", one, 361) == 32  # 25 tokens of its own
-    assert memory.admit("b", one, 361) == 32
+    assert memory.cached_tokens("a", one, 0) == 336
+    assert memory.admit("a", one, 361).empty_slots == 32  # 25 tokens of its own
+    assert memory.admit("b", one, 361).empty_slots == 32
     assert memory.manager.block_table("a")[:21] == memory.manager.block_table("b")[:21]
     assert memory.grow(["a", "b"], 10)[0] == 10  # 371 tokens each: one block more, and no copy-on-write
     assert memory.manager.take_copies() == []
@@ -163,8 +164,8 @@ def test_a_shared_prefix_is_pinned_once_in_whole_blocks():
 
 def test_a_prompt_that_is_no_longer_than_the_prefix_shares_nothing():
     memory = PrefixedMemory(160, 16, shared_prefix_tokens=80)
-    assert memory.cached_tokens(request(80, 5)) == 0 and memory.cached_tokens(request(81, 5)) == 80
-    assert memory.admit("a", request(80, 5), 80) == 80
+    assert memory.cached_tokens("a", request(80, 5), 0) == 0 and memory.cached_tokens("a", request(81, 5), 0) == 80
+    assert memory.admit("a", request(80, 5), 80).empty_slots == 80
     # Beside the prefix only 5 blocks are left: 80 own tokens fit, 81 do not.
     assert memory.fits_alone(request(80, 1)) and not memory.fits_alone(request(80, 2))
     assert memory.fits_alone(request(100, 61)) and not memory.fits_alone(request(100, 62))

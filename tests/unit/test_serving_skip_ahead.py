@@ -1,22 +1,20 @@
 """Skipping ahead changes nothing: the engine against a plain loop of one iteration at a time."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvlib.serving import KINDS, Engine, Knobs, PagedMemory, SlotSplit, StepClock
+from kvlib.serving import KINDS, Engine, Knobs, SlotSplit, StepClock
+from kvlib.serving.memory import BlockMemory
+from kvlib.serving.shared_prefix import PREFIX
 from kvlib.serving.simulation import make_scheduler
 from kvlib.specs import get_gpu, get_model
 from kvlib.workloads import Request
+from kvlib.workloads.block_numbering import BlockNumbering
 
 MAX_LEN = 64
-
-
-def held_slots_of(memory, seq):
-    if isinstance(memory, PagedMemory):
-        own = [block for block in memory.manager.block_table(seq) if memory.manager.refcount(block) == 1]
-        return len(own) * memory.manager.block_size
-    return memory.reservation.buddy.size_of(memory.reservation._starts[seq])
 
 
 class Reference:
@@ -34,17 +32,34 @@ class Reference:
         self.recomputed_tokens = self.swapped_tokens = 0
         self.running, self.waiting = [], []
         self.done = []  # of a static batch that is not over
-        self.tokens = {}  # in memory, by running request
-        self.shared = [memory.cached_tokens(request) for request in requests]
+        self.tokens = {}  # in memory, by running request: the prompt once, each answer by itself
         self.target = {}  # tokens to prefill, by request that was ever admitted
-        self.swapped = {}  # tokens on the host
+        self.dropped = {}  # tokens lost in the last preemption
+        self.hits = {}  # by request that was ever admitted: tokens found at its first admission
+        self.swapped = {}  # tokens on the host, and the slots they took
         self.generated = dict.fromkeys(range(len(requests)), 0)
         self.gave_way = False  # somebody was preempted since the last completion
         self.deadlocked = False
 
-    def final_tokens(self, seq):
+    def final_length(self, seq):
+        """Tokens of each sequence at its end."""
         request = self.requests[seq]
         return request.num_input_tokens + max(0, request.num_output_tokens - 1)
+
+    def size(self, seq):
+        return self.requests[seq].num_sequences
+
+    def length(self, seq):
+        """Tokens of each sequence of a request that decodes."""
+        prompt = self.requests[seq].num_input_tokens
+        return prompt + (self.tokens[seq] - prompt) // self.size(seq)
+
+    def position(self, seq, token):
+        """Where a token of the prefill stands in its sequence: one answer follows the other."""
+        prompt = self.requests[seq].num_input_tokens
+        if token < prompt or self.size(seq) == 1:
+            return token
+        return prompt + (token - prompt) % ((self.target[seq] - prompt) // self.size(seq))
 
     def run(self):
         arrivals = [(round(request.arrival_s * 10**12), seq) for seq, request in enumerate(self.requests)]
@@ -62,7 +77,10 @@ class Reference:
     def arrive(self, seq):
         request = self.requests[seq]
         too_long = request.num_input_tokens + request.num_output_tokens > self.knobs.max_len
-        if too_long or not self.memory.fits_alone(request):
+        too_many = self.size(seq) > min(
+            self.knobs.max_num_seqs or 10**9, self.knobs.max_num_batched_tokens or 10**9
+        )
+        if too_long or too_many or not self.memory.fits_alone(request):
             self.rejected.append(seq)
         else:
             self.waiting.append(seq)
@@ -73,12 +91,14 @@ class Reference:
         if not (decoding or chunks or resumed):
             self.deadlocked = True
             return now
-        for seq in resumed:
-            copying += self.clock.swap_ps(self.tokens[seq] - 1)
-        decoding += resumed
-        kv_tokens = sum(self.tokens[seq] for seq in decoding)
-        prefills = [(new, self.tokens[seq]) for seq, new in chunks]
-        end = now + copying + self.clock.step_ps(prefills, len(decoding), kv_tokens)
+        for seq, slots in resumed:
+            copying += self.clock.swap_ps(slots)
+        decoding += [seq for seq, _ in resumed]
+        lengths = [self.length(seq) for seq in decoding for _ in range(self.size(seq))]
+        prefills = [
+            (1, self.position(seq, self.tokens[seq] + token)) for seq, new in chunks for token in range(new)
+        ]
+        end = now + copying + self.clock.step_ps(prefills, len(lengths), sum(lengths))
         for seq, new in chunks:
             self.tokens[seq] += new
         moving = decoding + [seq for seq, _ in chunks]
@@ -115,24 +135,26 @@ class Reference:
     def grow(self):
         """One more token for everyone who decodes, oldest first; the last to come gives way, if anybody does."""
         preempted, swapped_out, grown, copying = [], [], [], 0
+        self.memory.select([seq for seq in self.running if not self.is_prefilling(seq)])
         for seq in list(self.running):
             while seq in self.running and not self.is_prefilling(seq):
-                if self.memory.grow([seq], 1)[0]:
-                    self.tokens[seq] += 1
+                if self.memory.grow([seq], 1).steps:
+                    self.tokens[seq] += self.size(seq)
                     grown.append(seq)
                     break
                 if not self.knobs.preemption:
                     break
                 victim = self.running.pop()
                 had = self.tokens.pop(victim)
-                if had >= self.target[victim] and self.memory.swap_out(victim):
-                    self.swapped[victim] = had
+                slots = self.memory.swap_out(victim) if had >= self.target[victim] else 0
+                if slots:
+                    self.swapped[victim] = had, slots
                     self.swapped_tokens += had
                     swapped_out.append(victim)
-                    copying += self.clock.swap_ps(had)
+                    copying += self.clock.swap_ps(slots)
                 else:
-                    self.memory.release(victim)
-                    self.recomputed_tokens += had - self.shared[victim]
+                    self.memory.preempt(victim, had)
+                    self.dropped[victim] = had
                 self.waiting.insert(0, victim)
                 preempted.append(victim)
                 self.gave_way = True
@@ -143,30 +165,40 @@ class Reference:
         knobs, chunks, admitted, resumed = self.knobs, [], [], []
         room = knobs.max_num_batched_tokens or 10**9
         for seq in self.running:
-            new = min(self.target[seq] - self.tokens[seq], max(room, 0)) if self.is_prefilling(seq) else 1
-            if new and self.is_prefilling(seq):
-                chunks.append((seq, new))
-            room -= new
+            if self.is_prefilling(seq):
+                new = min(self.target[seq] - self.tokens[seq], max(room, 0))
+                if new:
+                    chunks.append((seq, new))
+                room -= new
+            else:
+                room -= self.size(seq)
         if self.is_static and (self.running or self.done):
             return chunks, admitted, resumed, False
         while self.waiting:
             seq = self.waiting[0]
-            length = self.requests[seq].num_input_tokens + self.generated[seq]
-            if knobs.max_num_seqs is not None and len(self.running) >= knobs.max_num_seqs:
-                break
-            missing = length - self.shared[seq]
-            if room < (1 if seq in self.swapped or knobs.chunked_prefill else missing):
+            num_sequences = sum(self.size(one) for one in [seq, *self.running])
+            if knobs.max_num_seqs is not None and num_sequences > knobs.max_num_seqs:
                 break
             if seq in self.swapped:
+                if room < self.size(seq):
+                    break
                 if not self.memory.swap_in(seq):
                     return chunks, admitted, resumed, True
-                self.tokens[seq] = self.swapped.pop(seq) + 1
-                resumed.append(seq)
-                room -= 1
+                had, slots = self.swapped.pop(seq)
+                self.tokens[seq] = had + self.size(seq)
+                resumed.append((seq, slots))
+                room -= self.size(seq)
             else:
+                length = self.requests[seq].num_input_tokens + self.size(seq) * self.generated[seq]
+                cached = self.memory.cached_tokens(seq, self.requests[seq], length)
+                missing = length - cached
+                if room < (1 if knobs.chunked_prefill else missing):
+                    break
                 if not self.memory.admit(seq, self.requests[seq], length):
                     return chunks, admitted, resumed, not self.is_static
-                self.target[seq], self.tokens[seq] = length, self.shared[seq]
+                self.recomputed_tokens += max(0, self.dropped.pop(seq, cached) - cached)
+                self.hits.setdefault(seq, cached)
+                self.target[seq], self.tokens[seq] = length, cached
                 chunks.append((seq, min(missing, room)))
                 room -= min(missing, room)
             self.running.append(self.waiting.pop(0))
@@ -184,15 +216,58 @@ class Reference:
         return self.generated[seq] >= wanted
 
     def split(self, is_short):
-        used = sum(self.tokens[seq] - self.shared[seq] for seq in self.running)
-        held = [held_slots_of(self.memory, seq) for seq in self.running]
-        final = [self.final_tokens(seq) - self.shared[seq] for seq in self.running]
-        internal = sum(max(0, slots - tokens) for slots, tokens in zip(held, final))
-        done = sum(held_slots_of(self.memory, seq) for seq in self.done)
+        """Every slot of the memory looked at by itself."""
+        if isinstance(self.memory, BlockMemory):
+            used, internal, held = self.slots_in_blocks()
+        else:
+            held_slots = [self.reserved_slots(seq) for seq in self.running]
+            used, held = sum(self.tokens[seq] for seq in self.running), sum(held_slots)
+            final = [self.final_length(seq) for seq in self.running]
+            internal = sum(max(0, slots - tokens) for slots, tokens in zip(held_slots, final))
+            done = sum(self.reserved_slots(seq) for seq in self.done)
+            internal, held = internal + done, held + done
+        free = self.memory.num_slots - held
+        reserved = held - used - internal
+        return SlotSplit(used, reserved, internal, free * is_short, free * (not is_short))
+
+    def reserved_slots(self, seq):
+        return self.memory.reservation.buddy.size_of(self.memory.reservation._starts[seq])
+
+    def slots_in_blocks(self):
+        """Slots that hold a token, that never will, and all that are held; of the pinned prefix, too."""
+        manager, block_size = self.memory.manager, self.memory.manager.block_size
+        filled, needed = {}, {}  # slots of each block that hold a token now, and that ever will
+        for seq in self.running:
+            members = self.memory.groups.members(seq) if hasattr(self.memory, "groups") else [seq]
+            for number, member in enumerate(members):
+                there = self.positions(seq, number)
+                for index, block in enumerate(manager.block_table(member)):
+                    start, stop = index * block_size, (index + 1) * block_size
+                    now = sum(1 for position in there if start <= position < stop)
+                    filled[block] = max(filled.get(block, 0), now)
+                    final = min(block_size, max(self.final_length(seq), self.length(seq)) - start)
+                    needed[block] = max(needed.get(block, 0), final)
         pinned = self.memory.pinned_tokens
-        free = self.memory.num_slots - pinned - sum(held) - done
-        reserved = sum(held) - used - internal
-        return SlotSplit(pinned + used, reserved, internal + done, free * is_short, free * (not is_short))
+        shared = set(manager.block_table(PREFIX)) if pinned else set()
+        used = pinned + sum(count for block, count in filled.items() if block not in shared)
+        internal = sum(block_size - count for block, count in needed.items() if block not in shared)
+        return used, internal, pinned + block_size * len(needed.keys() - shared)
+
+    def positions(self, seq, number):
+        """The tokens in memory of one sequence of a request.
+
+        While an answer is computed once more, the blocks that will be copied count as copied.
+        """
+        prompt, block_size = self.requests[seq].num_input_tokens, self.memory.manager.block_size
+        size, tokens = self.size(seq), self.tokens[seq]
+        if size == 1:
+            return range(tokens)
+        answer = (self.target[seq] - prompt) // size if self.is_prefilling(seq) else (tokens - prompt) // size
+        there = set(range(min(tokens, prompt)))
+        if answer and number < size - 1:
+            there |= set(range(prompt - prompt % block_size, prompt))
+        done = min(answer, max(0, tokens - prompt - number * answer))
+        return there | set(range(prompt, prompt + done))
 
 
 requests_strategy = st.lists(
@@ -215,7 +290,11 @@ def build(rows):
 
 
 def compare(rows, memory, num_slots, block_size, **knobs):
-    requests, knobs = build(rows), Knobs(max_len=MAX_LEN, **knobs)
+    compare_requests(build(rows), memory, num_slots, block_size, **knobs)
+
+
+def compare_requests(requests, memory, num_slots, block_size, **knobs):
+    knobs = Knobs(max_len=MAX_LEN, **knobs)
     clock = StepClock(get_model("opt-13b"), get_gpu("a100-40gb"), block_size=block_size)
     scheduler = make_scheduler(memory, num_slots, block_size, knobs)
     result = Engine(scheduler, clock, MAX_LEN).run(requests)
@@ -255,6 +334,8 @@ def compare(rows, memory, num_slots, block_size, **knobs):
         assert outcome.num_preemptions == sum(row["preempted"].count(seq) for row in expected.rows)
     assert result.recomputed_tokens == expected.recomputed_tokens
     assert result.swapped_tokens == expected.swapped_tokens
+    assert result.hit_tokens == sum(expected.hits.values())
+    assert result.prompt_tokens == sum(requests[seq].num_input_tokens for seq in expected.hits)
 
     duration = expected.end_ps - round(requests[0].arrival_s * 10**12)
     busy = sum(row["end"] - row["start"] for row in expected.rows)
@@ -368,6 +449,88 @@ def test_a_shared_prefix(rows, shared_prefix_tokens, more_slots, watermark, pref
         4,
         shared_prefix_tokens=shared_prefix_tokens,
         watermark=watermark,
+        chunked_prefill=chunked_prefill,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+
+
+def group(requests, sizes):
+    """The same requests, answered by several sequences: negative sizes are beam searches."""
+    pairs = zip(requests, sizes * len(requests))
+    return [replace(one, num_sequences=abs(size), beam_search=size < 0) for one, size in pairs]
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    requests_strategy,
+    st.lists(st.sampled_from([1, 1, 2, 3, 4, -2, -4]), min_size=1, max_size=4),
+    st.integers(1, 8),
+    st.integers(0, 200),
+    st.sampled_from([0, 24, 400]),
+    st.sampled_from([(False, None), (False, MAX_LEN), (True, 9)]),
+)
+@example([(0, 10, 20)] * 3, [3], 4, 60, 0, (False, None))  # dropped, and three answers computed again
+@example([(0, 10, 20)] * 3, [3], 4, 60, 400, (False, None))  # swapped with the blocks they share
+@example([(0, 10, 20)] * 3, [-3], 4, 60, 400, (True, 9))
+@example([(0, 9, 20)] * 3, [3], 4, 60, 0, (True, 9))  # the answers come back in chunks
+def test_groups_of_sequences(rows, sizes, block_size, more_slots, cpu_slots, prefill):
+    chunked_prefill, max_num_batched_tokens = prefill
+    compare_requests(
+        group(build(rows), sizes),
+        "paged",
+        block_size + more_slots,
+        block_size,
+        cpu_slots=cpu_slots,
+        chunked_prefill=chunked_prefill,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(requests_strategy, st.lists(st.sampled_from([1, 2, 3, -2]), min_size=1, max_size=4), st.integers(0, 120))
+def test_groups_behind_a_shared_prefix_and_seats(rows, sizes, more_slots):
+    requests = group(build(rows), sizes)
+    compare_requests(requests, "paged", 24 + more_slots, 4, shared_prefix_tokens=9, max_num_seqs=4)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    requests_strategy,
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(0, 120),
+    st.sampled_from([0.0, 0.2]),
+    st.sampled_from([(False, None), (False, MAX_LEN), (True, 9)]),
+    st.booleans(),
+)
+@example([(0, 30, 20)] * 4, [0], 4, 80, 0.0, (True, 9), True)  # a prompt is found while it is computed
+@example([(0, 4, 34)] * 3, [0, 1, 2], 4, 40, 0.0, (False, None), True)  # its own blocks are found again
+def test_prefix_caching(rows, speakers, block_size, more_slots, watermark, prefill, preemption):
+    """Requests of one speaker begin alike; each goes on from the answer before it."""
+    numbering, requests, history = BlockNumbering(4), [], {}
+    for number, one in enumerate(build(rows)):
+        speaker = speakers[number % len(speakers)]
+        prompt = [("prompt of", speaker), ("message", number)][number % 3 == 2]
+        segments = [*history.get(speaker, []), (prompt, one.num_input_tokens)]
+        answered = [*segments, (("answer", number), one.num_output_tokens)]
+        num_input_tokens = sum(num_tokens for _, num_tokens in segments)
+        if num_input_tokens + one.num_output_tokens < MAX_LEN:
+            history[speaker] = answered
+        ids = {"block_ids": numbering.block_ids(segments)}
+        if number % 4:
+            ids["answered_block_ids"] = numbering.block_ids(answered)
+        if number % 5 == 4:
+            ids = {}
+        requests.append(replace(one, num_input_tokens=num_input_tokens, **ids))
+    chunked_prefill, max_num_batched_tokens = prefill
+    compare_requests(
+        requests,
+        "paged",
+        block_size + more_slots,
+        block_size,
+        prefix_caching=4,
+        watermark=watermark,
+        preemption=preemption,
         chunked_prefill=chunked_prefill,
         max_num_batched_tokens=max_num_batched_tokens,
     )

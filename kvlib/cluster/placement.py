@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from kvlib.cost import decode_step_s, prefill_s, transfer_s
 from kvlib.errors import ConfigError
 from kvlib.specs import GpuSpec, LinkSpec, ModelSpec, get_gpu, get_link, get_model
+from kvlib.specs.capacity import MEMORY_SHARE
 from kvlib.specs.checks import real, share, whole
-
-MEMORY_SHARE = 0.9  # vLLM's gpu_memory_utilization default; the rest is for activations
 
 
 @dataclass(frozen=True)

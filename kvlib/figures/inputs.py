@@ -24,3 +24,15 @@ def model_controls(default: str) -> list:
 def model_or_file(name: str, config: str) -> ModelSpec:
     """The model of the file the reader dropped, else the preset."""
     return ModelSpec.from_hf_config(config, name="your model") if config else get_model(name)
+
+
+def assumed_note(spec: ModelSpec) -> str:
+    """A sentence for a note: what the reader's file leaves out and its family fills in; empty if nothing.
+
+    Examples
+    --------
+    >>> assumed_note(ModelSpec.from_hf_config({"model_type": "gpt2", "n_embd": 1024, "n_head": 16}))
+    ' Not in your file, so the default of its family is taken: num_hidden_layers.'
+    """
+    assumed = spec.shape.assumed_fields
+    return f" Not in your file, so the default of its family is taken: {', '.join(assumed)}." if assumed else ""

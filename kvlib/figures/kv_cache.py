@@ -12,7 +12,7 @@ from kvlib.explore.palette import ATTENTION, LIMIT, RESERVED, SERIES, USED
 from kvlib.explore.svg import WIDTH
 from kvlib.explore.words import counted, short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
-from kvlib.figures.inputs import AS_BUILT, DTYPES, GPU_NAMES, model_controls, model_or_file
+from kvlib.figures.inputs import AS_BUILT, DTYPES, GPU_NAMES, assumed_note, model_controls, model_or_file
 from kvlib.specs import get_gpu, get_model, parse_engine_log
 from kvlib.specs.attention_kinds import KINDS, with_attention
 from kvlib.specs.capacity import kv_budget_bytes, requests_held
@@ -92,7 +92,8 @@ def wall(context, attention, model, config, gpu, num_gpus, kv_dtype) -> View:
             ["KV budget per GPU (GB)", kv_budget_bytes(spec, device, num_gpus) / GB],
         ],
         source=COMPUTED,
-        note="The slope is set by the weights, which one step reads once for everybody. The wall is set by KV bytes.",
+        note="The slope is set by the weights, which one step reads once for everybody. The wall is set by KV bytes."
+        + assumed_note(spec),
         numbers={"held": held, "tokens_per_s": last},
     )
 
@@ -152,7 +153,7 @@ def size(model, config, context, kv_dtype, gpu) -> View:
             [f"such requests on one {spoken(device.name)}", fits],
         ],
         source=COMPUTED,
-        note=f"{spoken(spec.name)}: {describe(shape)}.",
+        note=f"{spoken(spec.name)}: {describe(shape)}.{assumed_note(spec)}",
         numbers={"bytes_per_token": per_token, "request_bytes": request, "held": held},
     )
 
@@ -190,7 +191,8 @@ def attention_kinds(model, config, kv_dtype) -> View:
         table=[["attention", "bytes per token", "share of MHA"]]
         + [[kind, size_bytes, size_bytes / per_kind["MHA"]] for kind, size_bytes in bars.items()],
         source=COMPUTED,
-        note="GQA here means up to 8 KV heads, MLA a latent of 512 numbers and a rotary key of 64, as in DeepSeek-V3.",
+        note="GQA here means up to 8 KV heads, MLA a latent of 512 numbers and a rotary key of 64, as in DeepSeek-V3."
+        + assumed_note(spec),
         numbers=per_kind,
     )
 
@@ -255,7 +257,8 @@ def tensor_parallel(num_gpus, model, config) -> View:
             *([n, b, b * n, b * n / whole] for n, b in zip(degrees, per_gpu)),
         ],
         source=COMPUTED,
-        note="Data parallelism differs: each replica holds whole sequences of its own, so nothing is copied and nothing shrinks.",
+        note="Data parallelism differs: each replica holds whole sequences of its own, so nothing is copied and nothing shrinks."
+        + assumed_note(spec),
         numbers={"per_gpu": here, "summed": here * num_gpus},
     )
 

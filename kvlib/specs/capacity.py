@@ -7,7 +7,8 @@ from kvlib.specs.checks import share, whole
 from kvlib.specs.hardware import GpuSpec
 from kvlib.specs.models import ModelSpec
 
-# The rest is for activations and workspace. 0.9 is also vLLM's default `gpu_memory_utilization`.
+# The rest is for activations and workspace. Lecture 7 takes 0.9 (oracle L7.slots.12596), as vLLM's default
+# `gpu_memory_utilization` was for years; its documentation of 2026 says 0.92.
 MEMORY_SHARE = 0.9
 
 

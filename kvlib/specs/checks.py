@@ -82,3 +82,14 @@ def one_of(field: str, value: object, known) -> str:
     if not isinstance(value, str) or value not in known:
         raise ConfigError(f"{field}: got {value!r}, expected one of {', '.join(sorted(known))}")
     return value
+
+
+def find(field: str, name: object, known):
+    """Return the entry of `known` that has this name, written in any case; otherwise list the names.
+
+    Examples
+    --------
+    >>> find("gpu", "A40", {"a40": 48e9})
+    48000000000.0
+    """
+    return known[one_of(field, name.lower() if isinstance(name, str) else name, known)]

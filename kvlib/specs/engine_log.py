@@ -9,7 +9,8 @@ from kvlib.specs.checks import real, whole
 _NUMBER = r"([\d,]*\d)"
 _TOKENS = re.compile(rf"GPU KV cache size: {_NUMBER} tokens")
 _CONCURRENCY = re.compile(rf"Maximum concurrency for {_NUMBER} tokens per request: ([\d,]*\d(?:\.\d+)?)x")
-_BLOCKS = re.compile(rf"# (?:GPU|CUDA) blocks: {_NUMBER}")
+# "GPU", or the name of the platform: vLLM 0.7 wrote "CUDA", its V0 engine from 0.8 on "cuda".
+_BLOCKS = re.compile(rf"# (?:GPU|CUDA) blocks: {_NUMBER}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from kvlib.specs.hardware import GPUS, LINKS
 from kvlib.specs.kv_dtypes import KV_DTYPES
-from kvlib.specs.models import MODELS
+from kvlib.specs.models import MODELS, ModelSpec
 from kvlib.specs.names import spoken
 from kvlib.specs.table import describe
 
@@ -17,26 +17,38 @@ def facts(what: str) -> list[list]:
     Examples
     --------
     >>> facts("gpus")[0]
-    ['GPU', 'memory (GB)', 'bandwidth (GB/s)', 'peak (TFLOP/s)', 'efficiency', 'sources']
+    ['GPU', 'memory (GB)', 'bandwidth (GB/s)', 'peak (TFLOP/s)', 'efficiency', 'fixed (ms)', 'source', 'efficiency, fixed']
     """
     return {"models": _models, "gpus": _gpus, "links": _links, "formats": _formats}[what]()
 
 
 def _models() -> list[list]:
     rows = [
-        [spoken(m.name), m.shape.kv_bytes_per_token(), round(m.weight_bytes / 1e9, 1), describe(m.shape), m.source]
+        [spoken(m.name), _billions(m), round(m.weight_bytes / 1e9, 1), m.shape.kv_bytes_per_token(), describe(m.shape), m.source]
         for m in MODELS.values()
     ]
-    return [["model", "KV bytes per token (bf16)", "weights (GB)", "what is cached", "source"], *rows]
+    headings = ["model", "parameters (billions)", "weights (GB)", "KV bytes per token (bf16)", "what is cached", "source"]
+    return [headings, *rows]
+
+
+def _billions(model: ModelSpec) -> str:
+    """All parameters, and beside them the active ones of a mixture of experts."""
+    total, active = model.total_params / 1e9, model.active_params / 1e9
+    # A dense model multiplies a token with everything but, at most, its input embedding.
+    is_sparse = model.active_params + model.lm_head_params < model.total_params
+    return f"{total:.3g}, of which {active:.3g} active" if is_sparse else f"{total:.3g}"
 
 
 def _gpus() -> list[list]:
     rows = [
         [spoken(g.name), g.memory_bytes / 1e9, g.bytes_per_s / 1e9, g.peak_flops_per_s / 1e12, round(g.efficiency, 3),
-         f"{g.source}. {g.efficiency_source}"]
+         g.fixed_s * 1e3, g.source, g.efficiency_source]
         for g in GPUS.values()
     ]
-    return [["GPU", "memory (GB)", "bandwidth (GB/s)", "peak (TFLOP/s)", "efficiency", "sources"], *rows]
+    headings = [
+        "GPU", "memory (GB)", "bandwidth (GB/s)", "peak (TFLOP/s)", "efficiency", "fixed (ms)", "source", "efficiency, fixed",
+    ]
+    return [headings, *rows]
 
 
 def _links() -> list[list]:

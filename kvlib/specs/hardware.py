@@ -7,7 +7,7 @@ sheets often print the figure with structured sparsity, which is twice as large)
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kvlib.specs.checks import one_of, real, share
+from kvlib.specs.checks import find, real, share
 
 
 def gbps(gigabits_per_s: float) -> float:
@@ -119,29 +119,32 @@ GPUS = MappingProxyType({
     gpu.name: gpu
     for gpu in (
         GpuSpec("a100-40gb", 40e9, 1.555e12, 312e12, 0.60, 1.00e-3,
-                "NVIDIA A100 data sheet (SXM4, 40 GB); 40 GB read as 40e9 bytes", _A100_FIT),
+                "NVIDIA A100 architecture white paper (SXM4: 40 GB, 1,555 GB/s, 312 TFLOP/s dense); 40 GB "
+                "read as 40e9 bytes", _A100_FIT),
         GpuSpec("a100-80gb", 80e9, 2.039e12, 312e12, 0.60, 1.00e-3,
-                "NVIDIA A100 data sheet (SXM4, 80 GB)", _A100_FIT),
+                "NVIDIA A100 data sheet (SXM: 80 GB, 2,039 GB/s, 312 TFLOP/s dense)", _A100_FIT),
         GpuSpec("a800-80gb", 80e9, 2.039e12, 312e12, 0.60, 1.00e-3,
-                "NVIDIA A800 data sheet (SXM4: an A100 with NVLink cut to 400 GB/s)", _A100_FIT),
+                "the A100-80GB's figures; an A800 has NVLink cut to 400 GB/s (Reuters, Nov. 2022)",
+                _A100_FIT),
         GpuSpec("a40", 48e9, 696e9, 149.7e12, 0.711, 0.0,
-                "NVIDIA A40 data sheet (149.7 TFLOP/s dense)", _A40_FIT),
+                "NVIDIA A40 data sheet (48 GB, 696 GB/s, 149.7 TFLOP/s dense)", _A40_FIT),
         GpuSpec("h100-80gb", 80e9, 3.35e12, 989e12, _H100_EFFICIENCY, 0.0,
-                "NVIDIA H100 data sheet (SXM5; 1,979 TFLOP/s with sparsity is 989 dense)", _H100_FIT),
+                "NVIDIA H100 data sheet (SXM5: 80 GB, 3.35 TB/s, 1,979 TFLOP/s with sparsity)", _H100_FIT),
         GpuSpec("h200", 141e9, 4.8e12, 989e12, _H100_EFFICIENCY, 0.0,
-                "NVIDIA H200 data sheet (SXM, 141 GB HBM3e)", _HOPPER),
+                "NVIDIA H200 data sheet (SXM: 141 GB, 4.8 TB/s, 1,979 TFLOP/s with sparsity)", _HOPPER),
         GpuSpec("h20", 96e9, 4.0e12, 148e12, _H100_EFFICIENCY, 0.0,
-                "NVIDIA H20 figures as reported by resellers (96 GB HBM3, 148 TFLOP/s dense)", _HOPPER),
+                "no public data sheet; resellers print 96 GB, 4.0 TB/s, 148 TFLOP/s dense", _HOPPER),
         GpuSpec("gh200", 96e9, 4.0e12, 989e12, _H100_EFFICIENCY, 0.0,
-                "NVIDIA GH200 data sheet (96 GB HBM3)", _HOPPER),
+                "NVIDIA GH200 data sheet (96 GB, 4 TB/s, 1,979 TFLOP/s with sparsity)", _HOPPER),
         GpuSpec("b200", 180e9, 8.0e12, 2250e12, 0.60, 1.00e-3,
-                "NVIDIA DGX B200 data sheet / 8 (1,440 GB, 64 TB/s, 72 PFLOP/s sparse FP8)", _ASSUMED),
+                "NVIDIA DGX B200 data sheet, an eighth of 1,440 GB and 64 TB/s; its 72 PFLOP/s of FP8 with "
+                "sparsity are four times the dense 16-bit rate", _ASSUMED),
         GpuSpec("l40s", 48e9, 864e9, 362e12, 0.60, 1.00e-3,
-                "NVIDIA L40S data sheet (362 TFLOP/s dense, 733 with sparsity)", _ASSUMED),
+                "NVIDIA L40S data sheet (48 GB, 864 GB/s, 362 TFLOP/s dense, 733 with sparsity)", _ASSUMED),
         GpuSpec("l4", 24e9, 300e9, 121e12, 0.60, 1.00e-3,
-                "NVIDIA L4 data sheet (242 TFLOP/s with sparsity is 121 dense)", _ASSUMED),
+                "NVIDIA L4 data sheet (24 GB, 300 GB/s, 242 TFLOP/s with sparsity)", _ASSUMED),
         GpuSpec("rtx-4090", 24e9, 1.008e12, 165.2e12, 0.60, 1.00e-3,
-                "NVIDIA Ada architecture white paper (fp16 with fp32 accumulation, dense)", _ASSUMED),
+                "NVIDIA Ada architecture white paper (1,008 GB/s; dense, with fp32 accumulation)", _ASSUMED),
     )
 })
 
@@ -154,9 +157,9 @@ _SSD = "; 80 us per read, assumed (typical NVMe flash read)"
 LINKS = MappingProxyType({
     link.name: link
     for link in (
-        LinkSpec("pcie3-x16", 16e9, 3.6e-6, 0.8, "PCI-SIG: 16 GB/s one way" + _COPY + _DERATED),
-        LinkSpec("pcie4-x16", 32e9, 3.6e-6, 0.8, "PCI-SIG: 32 GB/s one way" + _COPY + _DERATED),
-        LinkSpec("pcie5-x16", 64e9, 3.6e-6, 0.8, "PCI-SIG: 64 GB/s one way" + _COPY + _DERATED),
+        LinkSpec("pcie3-x16", 16e9, 3.6e-6, 0.8, "PCI Express 3.0: 8 GT/s on 16 lanes" + _COPY + _DERATED),
+        LinkSpec("pcie4-x16", 32e9, 3.6e-6, 0.8, "PCI Express 4.0: 16 GT/s on 16 lanes" + _COPY + _DERATED),
+        LinkSpec("pcie5-x16", 64e9, 3.6e-6, 0.8, "PCI Express 5.0: 32 GT/s on 16 lanes" + _COPY + _DERATED),
         LinkSpec("pcie-lecture7", 25e9, 10e-6, 1.0,
                  "lecture 7, s6.2: 25 GB/s and 10 us per copy, assumed there (oracle L7.swap.table)"),
         LinkSpec("nvlink3", 300e9, 3.6e-6, 0.8, _NVLINK + " (A100, 600 GB/s)"),
@@ -164,14 +167,15 @@ LINKS = MappingProxyType({
         LinkSpec("nvlink5", 900e9, 3.6e-6, 0.8, _NVLINK + " (B200, 1,800 GB/s)"),
         LinkSpec("nvlink-c2c", 450e9, 3.6e-6, 0.8, _NVLINK + " (GH200, 900 GB/s between CPU and GPU)"),
         LinkSpec("gh200-host", 384e9, 3.6e-6, 0.8,
-                 "384 GB/s from host memory: oracle L9.gh200, for Strata's 5%" + _COPY + _DERATED),
+                 "384 GB/s from host memory: lecture 9, s4.1, for Strata's 5% (oracle L9.gh200)"
+                 + _COPY + _DERATED),
         LinkSpec("net-3g", gbps(3), 5e-6, 0.8, "3 Gb/s " + _RDMA + " (0.375 GB/s peak, 0.30 delivered)"),
         LinkSpec("net-10g", gbps(10), 5e-6, 0.8, "10 Gb/s " + _RDMA),
         LinkSpec("net-25g", gbps(25), 5e-6, 0.8, "25 Gb/s " + _RDMA),
         LinkSpec("net-100g", gbps(100), 5e-6, 0.8, "100 Gb/s " + _RDMA),
         LinkSpec("net-200g", gbps(200), 5e-6, 0.8, "200 Gb/s " + _RDMA),
         LinkSpec("net-400g", gbps(400), 5e-6, 0.8, "400 Gb/s " + _RDMA),
-        LinkSpec("net-800g", gbps(800), 5e-6, 0.8, "800 Gb/s (Mooncake's nodes) " + _RDMA),
+        LinkSpec("net-800g", gbps(800), 5e-6, 0.8, "800 Gb/s (Mooncake's nodes, its section 8) " + _RDMA),
         LinkSpec("nvme-7gb", 7e9, 80e-6, 0.8, "lecture 9, s1.2: SSD of 7 GB/s" + _DERATED + _SSD),
         LinkSpec("nvme-6gb", 6e9, 80e-6, 1.0, "lecture 7, ex. 8: 6 GB/s delivered" + _SSD),
         LinkSpec("nvme-4x6gb", 24e9, 80e-6, 1.0,
@@ -193,7 +197,7 @@ def get_gpu(name: str) -> GpuSpec:
     >>> get_gpu("a100-40gb").flops_per_s / 1e12
     187.2
     """
-    return GPUS[one_of("gpu", name.lower() if isinstance(name, str) else name, GPUS)]
+    return find("gpu", name, GPUS)
 
 
 def get_link(name: str) -> LinkSpec:
@@ -209,4 +213,4 @@ def get_link(name: str) -> LinkSpec:
     >>> get_link("pcie5-x16").effective_bytes_per_s / 1e9
     51.2
     """
-    return LINKS[one_of("link", name.lower() if isinstance(name, str) else name, LINKS)]
+    return find("link", name, LINKS)

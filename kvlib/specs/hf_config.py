@@ -26,14 +26,15 @@ def read_shape(config) -> KvShape:
 
     Examples
     --------
-    >>> read_shape({"model_type": "mistral"}).groups[0].window          # all class defaults
-    4096
+    >>> shape = read_shape({"model_type": "mistral", "num_hidden_layers": 32, "head_dim": 128})
+    >>> shape.groups[0].window, shape.assumed_fields
+    (4096, ('sliding_window', 'num_attention_heads', 'num_key_value_heads'))
     """
     family_name, text, dtype = find_text_config(load_config(config))
     fields, family = family_fields(family_name, text)
     shape = READERS[family.reader](fields, family)
     fields.refuse_unread()
-    return replace(shape, dtype=dtype)
+    return replace(shape, dtype=dtype, assumed_fields=fields.assumed)
 
 
 def family_fields(family_name: str, text: Mapping) -> tuple[Fields, Family]:

@@ -41,6 +41,8 @@ def family(
 ) -> Family:
     """One family; `kv` None means as many KV heads as heads, `head_dim` None means hidden size / heads.
 
+    ``mha=True`` among the raw defaults: the class has no field for KV heads, every head has its own.
+
     Examples
     --------
     >>> family(32, 4096, 32, kv=8).defaults["kv_heads"]
@@ -69,15 +71,15 @@ ATTENTION_FAMILIES = MappingProxyType({
     "apertus1p5_text": family(32, 4096, 32),
     "arcee": family(32, 2560, 32),
     "aria_text": family(32, 4096, 32),
-    "biogpt": family(24, 1024, 16),
+    "biogpt": family(24, 1024, 16, mha=True),
     "bitnet": family(30, 2560, 20, kv=5),
-    "bloom": family(2, 64, 8),
+    "bloom": family(2, 64, 8, mha=True),
     "chameleon": family(32, 4096, 32, kv=32),
-    "codegen": family(28, 4096, 16),
+    "codegen": family(28, 4096, 16, mha=True),
     "cohere": family(40, 8192, 64),
     "cohere_compass_text": family(40, 8192, 64),
     "cosmos3_edge_text": family(28, 2048, 16, kv=8, head_dim=128),
-    "ctrl": family(48, 1280, 16),
+    "ctrl": family(48, 1280, 16, mha=True),
     "diffllama": family(16, 2048, 32),
     "emu3_text_model": family(32, 4096, 32, kv=8),
     "ernie4_5": family(18, 1024, 16, kv=2, head_dim=128),
@@ -93,11 +95,11 @@ ATTENTION_FAMILIES = MappingProxyType({
     "glm4v_text": family(40, 4096, 32, kv=2),
     "glm_image_text": family(40, 4096, 32, kv=2),
     "glm_ocr_text": family(16, 1024, 16, kv=8),
-    "gpt2": family(12, 768, 12),
-    "gpt-sw3": family(12, 768, 12),
-    "gpt_neox": family(44, 6144, 64),
-    "gpt_neox_japanese": family(32, 2560, 32),
-    "gptj": family(28, 4096, 16),
+    "gpt2": family(12, 768, 12, mha=True),
+    "gpt-sw3": family(12, 768, 12, mha=True),
+    "gpt_neox": family(44, 6144, 64, mha=True),
+    "gpt_neox_japanese": family(32, 2560, 32, mha=True),
+    "gptj": family(28, 4096, 16, mha=True),
     "granite": family(32, 4096, 32),
     "granite4_vision_text": family(32, 4096, 32),
     "granite_docling_text": family(28, 1024, 16, kv=4),
@@ -121,9 +123,9 @@ ATTENTION_FAMILIES = MappingProxyType({
     "olmo": family(32, 4096, 32),
     "olmo2": family(32, 4096, 32),
     "olmoe": family(16, 2048, 16),
-    "openai-gpt": family(12, 768, 12),
-    "opt": family(12, 768, 12),
-    "persimmon": family(36, 4096, 64),
+    "openai-gpt": family(12, 768, 12, mha=True),
+    "opt": family(12, 768, 12, mha=True),
+    "persimmon": family(36, 4096, 64, mha=True),
     "phi": family(24, 2048, 32),
     "qwen3_vl_text": family(32, 4096, 32, kv=32, head_dim=128),
     "sarvam_moe": family(19, 4096, 64, kv=4, head_dim=64),
@@ -131,7 +133,7 @@ ATTENTION_FAMILIES = MappingProxyType({
     "smollm3": family(36, 2048, 16, kv=4),
     "solar_open": family(48, 4096, 64, kv=8, head_dim=128),
     "stablelm": family(32, 2560, 32, kv=32),
-    "xglm": family(24, 1024, 16, names={"heads": ("attention_heads", "num_attention_heads")}),
+    "xglm": family(24, 1024, 16, mha=True, names={"heads": ("attention_heads", "num_attention_heads")}),
     "jetmoe": family(12, 2048, 32, kv=16, head_dim=128),
     # Full attention, code beside the weights: no class defaults.
     "aquila": family(),
@@ -163,7 +165,8 @@ ATTENTION_FAMILIES = MappingProxyType({
     "phi4_multimodal": family(32, 3072, 32, kv=8, pattern="all_windowed"),
     "phimoe": family(32, 4096, 32, kv=8, pattern="all_windowed"),
     "starcoder2": family(30, 3072, 24, kv=2, pattern="all_windowed"),
-    "qwen3_moe": family(24, 2048, 32, kv=4, pattern="all_windowed", sliding_window=4096),
+    "qwen3_moe": family(24, 2048, 32, kv=4, pattern="all_windowed", sliding_window=4096,
+                        use_sliding_window=False),
     "qwen3_omni_moe_text": family(28, 2048, 28, kv=4, pattern="all_windowed"),
     "qwen3_vl_moe_text": family(24, 2048, 16, kv=16, pattern="all_windowed"),
     "voxtral_realtime_text": family(32, 4096, 32, kv=8, pattern="all_windowed", sliding_window=4096),

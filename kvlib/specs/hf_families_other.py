@@ -20,7 +20,8 @@ def _t5(layers, hidden, heads):
         "layers": ("num_decoder_layers",), "hidden": ("d_model",), "heads": ("num_heads",),
         "head_dim": ("d_kv",),
     }
-    return family(None, hidden, heads, head_dim=64, reader="encoder_decoder", num_layers=layers, names=names)
+    return family(None, hidden, heads, head_dim=64, reader="encoder_decoder", mha=True, num_layers=layers,
+                  names=names)
 
 
 def _bart(layers, hidden, heads, reader="encoder_decoder", **more):
@@ -28,7 +29,7 @@ def _bart(layers, hidden, heads, reader="encoder_decoder", **more):
         "layers": ("decoder_layers",), "heads": ("decoder_attention_heads",), "hidden": ("d_model",),
         "kv_heads": ("decoder_key_value_heads",), "head_dim": ("decoder_head_dim",),
     }
-    return family(layers, hidden, heads, reader=reader, names=names, **more)
+    return family(layers, hidden, heads, reader=reader, mha=True, names=names, **more)
 
 
 def _gated_delta(*sizes, key=128, value=128, key_heads=16, value_heads=32, **more):
@@ -66,8 +67,9 @@ OTHER_FAMILIES = MappingProxyType({
     "kimi_linear": _mla(27, 2304, 32, pattern="kimi_linear", state="kimi_delta",
                         linear_head_dim=128, linear_num_heads=32, linear_conv_kernel_dim=4),
     # The file lies or is silent about KV heads; the architecture flags tell.
-    "falcon": family(32, 4544, 71, reader="falcon"),
-    "gpt_bigcode": family(12, 768, 12, reader="multi_query"),
+    "falcon": family(32, 4544, 71, reader="falcon", multi_query=True),
+    "gpt_bigcode": family(12, 768, 12, reader="multi_query", multi_query=True),
+    # No class of transformers': these three numbers are those of the code beside the weights of ChatGLM2-6B.
     "chatglm": family(28, 4096, 32, reader="chatglm", names={"head_dim": ("kv_channels",)}),
     # Attention settings in an object of their own, or a list with one entry per layer.
     "dbrx": family(24, 2048, 16, reader="attn_config"),
@@ -80,7 +82,8 @@ OTHER_FAMILIES = MappingProxyType({
                             reader="mimo_v2", pattern="mimo_v2"),
     "llama4_text": family(48, 5120, 40, kv=8, head_dim=128, pattern="chunked", attention_chunk_size=8192,
                           no_rope_layer_interval=4),
-    "gpt_neo": family(24, 2048, 16, pattern="gpt_neo", window_size=256, names={"window": ("window_size",)}),
+    "gpt_neo": family(24, 2048, 16, pattern="gpt_neo", mha=True, window_size=256,
+                      names={"window": ("window_size",)}),
     # Recurrent layers, alone or between attention layers.
     "mamba": _ssm1(32, 768),
     "falcon_mamba": _ssm1(32, 768),

@@ -64,8 +64,8 @@ class Fields:
     Examples
     --------
     >>> fields = Fields("gpt2", {"n_layer": 12, "sliding_window": 7}, {"heads": 12}, {})
-    >>> fields.size("layers"), fields.size("heads")
-    (12, 12)
+    >>> fields.size("layers"), fields.size("heads"), fields.assumed
+    (12, 12, ('num_attention_heads',))
     >>> fields.refuse_unread()
     Traceback (most recent call last):
     kvlib.errors.ConfigError: sliding_window: got 7, expected it absent or null in model_type 'gpt2'
@@ -77,6 +77,12 @@ class Fields:
         self._defaults = defaults
         self._names = names
         self._read: set[str] = set()
+        self._assumed: dict[str, None] = {}         # in the order of reading
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The fields whose class default was taken because the file does not give them."""
+        return tuple(self._assumed)
 
     def has(self, name: str) -> bool:
         """Whether the file itself gives `name` a value other than null."""
@@ -88,7 +94,17 @@ class Fields:
         self._read.add(name)
         if name in self._config:
             return self._config[name]
-        return self._defaults.get(name, default)
+        value = self._class_default(name)
+        return default if value is None else value
+
+    def rule(self, name: str):
+        """What the families table says of the class itself and no file gives; None where it says nothing."""
+        return self._defaults.get(name)
+
+    def assume(self, quantity: str) -> None:
+        """Note that the class stands in for a quantity, unless the file gives it (be it as null)."""
+        if not self.given(quantity):
+            self._assumed[self.spellings(quantity)[0]] = None
 
     def ignore(self, *names: str) -> None:
         """Say that these fields are understood and change nothing here."""
@@ -134,7 +150,7 @@ class Fields:
         """Like `size`, but None when the file says null, or says nothing and the class default is null."""
         value = self.value(quantity)
         if value is None and not self.given(quantity):
-            value = self._default(quantity)
+            value = self._class_default(quantity)
         return None if value is None else whole(self._name_used(quantity), value)
 
     def number(self, name: str) -> int:
@@ -182,9 +198,13 @@ class Fields:
                     f"{name}: got {value!r}, expected it absent or null in model_type {self.family_name!r}"
                 )
 
-    def _default(self, quantity: str):
-        names = (quantity, *self.spellings(quantity))
-        return next((self._defaults[name] for name in names if self._defaults.get(name) is not None), None)
+    def _class_default(self, quantity: str):
+        """The class default, noted as assumed; None where the class has none."""
+        known = (self._defaults.get(name) for name in (quantity, *self.spellings(quantity)))
+        value = next((default for default in known if default is not None), None)
+        if value is not None:
+            self.assume(quantity)
+        return value
 
     def spellings(self, quantity: str) -> tuple[str, ...]:
         """The names the quantity goes by in this family."""

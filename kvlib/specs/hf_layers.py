@@ -117,14 +117,19 @@ def _full(fields: Fields, layers: int) -> list[str]:
     return [FULL] * layers
 
 
+def _has_window(fields: Fields) -> bool:
+    return fields.flag("use_sliding_window", True) and fields.optional_size("window") is not None
+
+
 def _all_windowed(fields: Fields, layers: int) -> list[str]:
-    return [WINDOW if fields.optional_size("window") else FULL] * layers
+    return [WINDOW if _has_window(fields) else FULL] * layers
 
 
 def _windowed_from(fields: Fields, layers: int) -> list[str]:
+    if not _has_window(fields):
+        return [FULL] * layers
     first = whole("max_window_layers", fields.raw("max_window_layers", layers), minimum=0)
-    has_window = fields.flag("use_sliding_window", True) and fields.optional_size("window")
-    return [WINDOW if has_window and layer >= first else FULL for layer in range(layers)]
+    return [WINDOW if layer >= first else FULL for layer in range(layers)]
 
 
 def _odd_below(fields: Fields, layers: int) -> list[str]:
@@ -144,7 +149,7 @@ def _interval(fields: Fields) -> int | str:
         if fields.has(name):
             value = fields.raw(name)
             return value if isinstance(value, str) else whole(name, value)
-    return fields.number("full_every")
+    return fields.rule("full_every")
 
 
 def _full_every(fields: Fields, layers: int) -> list[str]:
@@ -164,7 +169,7 @@ def _full_every_and_last(fields: Fields, layers: int) -> list[str]:
 
 
 def _full_first_of(fields: Fields, layers: int) -> list[str]:
-    return [WINDOW if layer % fields.number("full_every") else FULL for layer in range(layers)]
+    return [WINDOW if layer % fields.rule("full_every") else FULL for layer in range(layers)]
 
 
 def _full_every_else_state(fields: Fields, layers: int) -> list[str]:

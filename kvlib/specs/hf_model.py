@@ -1,5 +1,7 @@
 """From a Hugging Face config to a ModelSpec: the parameters of dense decoders, counted from the config."""
 
+from dataclasses import replace
+
 from kvlib.errors import ConfigError
 from kvlib.specs.checks import whole
 from kvlib.specs.hf_config import family_fields, find_text_config, read_shape
@@ -52,11 +54,13 @@ def read_model(config, name: str, bytes_per_weight: float) -> ModelSpec:
     matrices, tied = _DENSE[family_name]
     heads = fields.size("heads")
     kv_heads, head_dim = shape.groups[0].kv_heads, shape.groups[0].elements_per_head // 2
+    layers, hidden_size = fields.size("layers"), fields.size("hidden")
+    assumed = tuple(dict.fromkeys((*shape.assumed_fields, *fields.assumed)))
     return dense_model(
-        name, layers=fields.size("layers"), hidden_size=fields.size("hidden"), query_heads=heads,
+        name, layers=layers, hidden_size=hidden_size, query_heads=heads,
         kv_heads=kv_heads, head_dim=head_dim, mlp_size=mlp_size, mlp_matrices=matrices,
         vocabulary=whole("vocab_size", vocabulary), tied=_tied(text, config, tied), source=source,
-        shape=shape, bytes_per_weight=bytes_per_weight,
+        shape=replace(shape, assumed_fields=assumed), bytes_per_weight=bytes_per_weight,
     )
 
 

@@ -22,7 +22,11 @@ def _heads_and_dim(fields: Fields) -> tuple[int, int]:
         When the KV heads do not divide the heads, or the head size is neither given nor hidden size / heads.
     """
     heads = fields.size("heads")
-    kv_heads = fields.optional_size("kv_heads") or heads
+    kv_heads = fields.optional_size("kv_heads")
+    if kv_heads is None:
+        kv_heads = heads
+        if not fields.rule("mha"):
+            fields.assume("kv_heads")
     if heads % kv_heads:
         raise ConfigError(f"num_key_value_heads: got {kv_heads}, expected a divisor of the {heads} heads")
     return kv_heads, _head_dim(fields, heads)

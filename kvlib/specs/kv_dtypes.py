@@ -44,7 +44,8 @@ class KvDtype:
         return -(-(elements * self.bits + groups * self.scale_bits) // 8)
 
 
-_PER_TENSOR = "one scale per tensor, kept with the weights (vLLM, quantized KV cache): no bytes per token"
+_PER_TENSOR = "one scale per tensor, kept with the weights (vLLM, Quantized KV Cache): no bytes per token"
+_BARE = "the bits alone; a format with scales per group is larger by these (see q8_0, q4_0, nvfp4)"
 
 KV_DTYPES = MappingProxyType({
     dtype.name: dtype
@@ -53,9 +54,9 @@ KV_DTYPES = MappingProxyType({
         KvDtype("bf16", 16, source="bfloat16"),
         KvDtype("fp16", 16, source="IEEE 754 binary16"),
         KvDtype("fp8", 8, source=_PER_TENSOR),
-        KvDtype("int8", 8, source=_PER_TENSOR),
-        KvDtype("fp4", 4, source=_PER_TENSOR),
-        KvDtype("int4", 4, source=_PER_TENSOR),
+        KvDtype("int8", 8, source=_BARE),
+        KvDtype("fp4", 4, source=_BARE),
+        KvDtype("int4", 4, source=_BARE),
         KvDtype("q8_0", 8, 32, 16, source="llama.cpp q8_0: one fp16 scale per 32 elements"),
         KvDtype("q4_0", 4, 32, 16, source="llama.cpp q4_0: one fp16 scale per 32 elements"),
         KvDtype("mxfp8", 8, 32, 8, source="OCP Microscaling 1.0: one 8-bit scale per 32 elements"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kvlib.errors import ConfigError
-from kvlib.specs.checks import one_of, real, whole
+from kvlib.specs.checks import find, real, whole
 from kvlib.specs.shape import KvShape, LayerGroup
 
 
@@ -226,7 +226,7 @@ MODELS = MappingProxyType({
         _opt("opt-13b", 40, 5120, 40),
         _opt("opt-66b", 64, 9216, 72),
         _opt("opt-175b", 96, 12288, 96),
-        _gated("llama-2-70b", "Llama 2 (arXiv 2307.09288); meta-llama/Llama-2-70b-hf config.json",
+        _gated("llama-2-70b", "Llama 2 (arXiv 2307.09288), table 1; meta-llama/Llama-2-70b-hf config.json",
                layers=80, hidden_size=8192, query_heads=64, kv_heads=8, head_dim=128,
                mlp_size=28672, vocabulary=32000),
         _gated("llama-3-8b", _LLAMA3,
@@ -247,7 +247,7 @@ MODELS = MappingProxyType({
         _gated("smollm2-135m", "SmolLM2 (arXiv 2502.02737); HuggingFaceTB/SmolLM2-135M config.json",
                layers=30, hidden_size=576, query_heads=9, kv_heads=3, head_dim=64,
                mlp_size=1536, vocabulary=49152, tied=True),
-        _gated("gemma-3-27b", "Gemma 3 (arXiv 2503.19786), tables 1 and 2; google/gemma-3-27b-it config.json",
+        _gated("gemma-3-27b", "Gemma 3 (arXiv 2503.19786), section 2; google/gemma-3-27b-it config.json",
                layers=62, hidden_size=5376, query_heads=32, kv_heads=16, head_dim=128,
                mlp_size=21504, vocabulary=262208, tied=True,
                # Five layers with a window of 1,024 tokens, then one without: 10 of 62 see everything.
@@ -271,4 +271,4 @@ def get_model(name: str) -> ModelSpec:
     >>> get_model("llama-2-70b").shape.kv_bytes_per_token()
     327680
     """
-    return MODELS[one_of("model", name.lower() if isinstance(name, str) else name, MODELS)]
+    return find("model", name, MODELS)

@@ -7,7 +7,7 @@ growing at the window; a recurrent layer keeps a state of fixed size instead of 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kvlib.errors import ConfigError
 from kvlib.specs.checks import one_of, real, whole
@@ -129,6 +129,9 @@ class KvShape:
         sequence; the encoder's length is not in the config, so this is not in `state_bytes` either.
     dtype : str or None
         The dtype the config names for its weights; what ``kv_dtype="auto"`` means.
+    assumed_fields : tuple of str
+        Fields the config leaves out and whose class defaults decided this shape. A head size that follows
+        from others (hidden size / heads) is not assumed. Comparing ignores it.
 
     Examples
     --------
@@ -146,6 +149,7 @@ class KvShape:
     index_elements_per_token: int = 0
     cross_groups: tuple[LayerGroup, ...] = ()
     dtype: str | None = None
+    assumed_fields: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def uniform(cls, *, layers: int, kv_heads: int, head_dim: int, window: int | None = None) -> "KvShape":

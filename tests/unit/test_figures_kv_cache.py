@@ -95,6 +95,17 @@ def test_dropped_configs_reach_every_explorer_that_takes_one(tmp_path):
         assert view(name, config=str(path)).numbers
 
 
+def test_what_a_dropped_config_leaves_out_is_named(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({
+        "model_type": "mistral", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "sliding_window": None, "intermediate_size": 14336, "vocab_size": 32000,
+    }))
+    for name in ("size", "wall", "attention_kinds", "tensor_parallel"):
+        assert view(name, config=str(path)).note.endswith("its family is taken: num_hidden_layers."), name
+        assert "Not in your file" not in view(name).note
+
+
 def test_a_missing_file_is_refused():
     assert "no/such" in json.loads(REGISTRY["kv_cache.size"].json('{"config": "no/such/config.json"}'))["error"]
 

@@ -27,7 +27,17 @@ def test_the_old_form_in_blocks_agrees():
     assert log.agrees is True
 
 
-@pytest.mark.parametrize("line", ["# cuda blocks", "GPU KV cache size: many tokens", ""])
+def test_the_old_form_names_the_platform_in_three_ways():
+    # printed by the V0 engine of 2025: 3,671 blocks of 16 are 58,736 tokens, 1.79 times 32,768
+    log = parse_engine_log(
+        "INFO 11-03 15:51:27 [executor_base.py:113] # cuda blocks: 3671, # CPU blocks: 2730\n"
+        "INFO 11-03 15:51:27 [executor_base.py:118] Maximum concurrency for 32768 tokens per request: 1.79x"
+    )
+    assert (log.cache_tokens, log.agrees) == (58_736, True)
+    assert parse_engine_log("# CUDA blocks: 3671, # CPU blocks: 2730").cache_tokens == 58_736
+
+
+@pytest.mark.parametrize("line", ["# cuda blocks", "# CPU blocks: 2730", "GPU KV cache size: many tokens", ""])
 def test_a_log_without_the_lines_is_refused(line):
     with pytest.raises(ConfigError, match="no KV cache line"):
         parse_engine_log(line)

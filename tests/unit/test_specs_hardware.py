@@ -30,6 +30,16 @@ def test_peaks_are_dense():
     ]
 
 
+def test_figures_that_follow_from_a_printed_one():
+    b200 = get_gpu("b200")  # DGX B200 data sheet: eight GPUs; sparse FP8 is four times dense 16-bit
+    assert 8 * b200.memory_bytes == 1440e9 and 8 * b200.bytes_per_s == 64e12
+    assert 8 * 4 * b200.peak_flops_per_s == 72e15
+    for name, transfers_per_s in (("pcie3-x16", 8e9), ("pcie4-x16", 16e9), ("pcie5-x16", 32e9)):
+        assert get_link(name).bytes_per_s == transfers_per_s * 16 / 8  # 16 lanes, a bit per transfer and lane
+    both_ways = {"nvlink3": 600e9, "nvlink4": 900e9, "nvlink5": 1800e9, "nvlink-c2c": 900e9}
+    assert {name: 2 * get_link(name).bytes_per_s for name in both_ways} == both_ways
+
+
 def test_the_h100_rate_is_the_one_that_fits_the_lecture():  # L9.recomp188
     assert get_gpu("h100-80gb").flops_per_s == pytest.approx(727.5e12, rel=1e-12)
     assert get_gpu("a100-40gb").flops_per_s == pytest.approx(0.6 * 312e12, rel=1e-12)

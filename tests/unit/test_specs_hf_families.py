@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlib.specs import KvShape
+from kvlib.specs import KvShape, ModelSpec
 from kvlib.specs.hf_file import parse_config
 
 ROWS = parse_config((Path(__file__).parents[1] / "data" / "hf_families.json").read_text(encoding="utf-8"))[
@@ -163,3 +163,40 @@ def test_every_family_in_the_tables_has_a_reader_a_pattern_and_a_recurrence_that
     assert set(ALIASES.values()) <= set(FAMILIES)
     assert {inner for inner in WRAPPERS.values() if inner} <= set(FAMILIES) | set(WRAPPERS)
     assert not ENCODER_ONLY & (set(FAMILIES) | set(WRAPPERS) | set(ALIASES))
+
+
+# What each file leaves out, by the configuration classes of transformers 5.24.0 (see hf_families).
+@pytest.mark.parametrize(
+    "config, assumed",
+    [
+        (_config("llama", 32, 4096, 32, 8), ()),  # head_dim follows from hidden size and heads
+        (_config("llama", 32, 4096, 32), ("num_key_value_heads",)),  # absent: one per head
+        (_config("llama", 32, 4096, 32) | {"num_key_value_heads": None}, ()),  # null says the same in the file
+        ({"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64}, ()),  # has no such field
+        ({"model_type": "llama", "num_key_value_heads": 8, "head_dim": 64}, ("num_hidden_layers", "num_attention_heads")),
+        (_config("mistral", 32, 4096, 32), ("sliding_window", "num_key_value_heads")),
+        (_config("mistral", 32, 4096, 32, 8, sliding_window=None), ()),  # null is an answer
+        (_config("qwen2", 28, 3584, 28, 4), ("use_sliding_window",)),  # off: its other fields decide nothing
+        (_config("qwen3_moe", 48, 2048, 32, 4, head_dim=128), ("use_sliding_window",)),
+        (_config("gemma2", 42, 3584, 16, 8, head_dim=256), ("sliding_window",)),  # "every other layer" is a rule
+        ({"model_type": "falcon", "num_hidden_layers": 2, "head_dim": 64, "n_head": 4}, ("multi_query",)),
+        ({"model_type": "gemma3", "text_config": {"num_hidden_layers": 34, "sliding_window": 1024}},
+         ("num_attention_heads", "num_key_value_heads", "head_dim")),
+    ],
+)  # fmt: skip
+def test_fields_whose_class_default_decides_are_named(config, assumed):
+    assert set(KvShape.from_hf_config(config).assumed_fields) == set(assumed)
+
+
+def test_a_window_that_is_switched_off_is_none():
+    # Qwen3MoeConfig: use_sliding_window is false unless the file says otherwise, and sliding_window then None
+    config = _config("qwen3_moe", 48, 2048, 32, 4, head_dim=128, sliding_window=4096)
+    assert KvShape.from_hf_config(config).groups[0].window is None
+    assert KvShape.from_hf_config(config | {"use_sliding_window": True}).groups[0].window == 4096
+
+
+def test_the_weights_of_a_model_name_what_they_assume_too():
+    config = _config("llama", 32, 4096, 32, 8, head_dim=128, intermediate_size=14336, vocab_size=128256)
+    del config["hidden_size"]  # the cache does not need it, the weights do
+    assert KvShape.from_hf_config(config).assumed_fields == ()
+    assert ModelSpec.from_hf_config(config).shape.assumed_fields == ("hidden_size",)

@@ -29,12 +29,12 @@ def _predict_shuffle() -> Prediction:
     fact = f"It goes from {true:.1f} to {shuffled:.1f}."
     share = shuffled / true
     return Prediction(
-        f"In the keys of a trained model, differences between neighbouring tokens have {true:.1f} times less"
+        f"In the keys of a trained model, differences between neighboring tokens have {true:.1f} times less"
         " variance than the keys themselves. Now put the tokens in random order. That gain …",
         (
             Option(
-                "vanishes, since neighbours are no longer alike",
-                f"That is what locality alone would do. {fact} Most of the gain needs no neighbours.",
+                "vanishes, since neighbors are no longer alike",
+                f"That is what locality alone would do. {fact} Most of the gain needs no neighbors.",
             ),
             Option(
                 "falls below 1",
@@ -51,7 +51,7 @@ def _predict_shuffle() -> Prediction:
 
 
 @explorer(
-    title="Are neighbouring tokens alike?",
+    title="Are neighboring tokens alike?",
     controls=[
         Choice(
             "order",
@@ -117,7 +117,7 @@ def _times(ratio: float) -> str:
 @explorer(
     title="When is a difference smaller?",
     controls=[
-        Range("correlation", "Correlation of neighbouring tokens (ρ)", 0.0, 0.98, 50, default=0.4),
+        Range("correlation", "Correlation of neighboring tokens (ρ)", 0.0, 0.98, 50, default=0.4),
         Range("offset", "Spread of channel means", 0.0, 3.0, 13, default=0.0, unit="standard deviations"),
         Choice("to", "Difference to", TO, default="previous"),
     ],
@@ -142,11 +142,11 @@ def differences(correlation, offset, to) -> View:
             ),
             Line("no gain", [0, 1], [1, 1], LIMIT, dash=2),
         ],
-        axis("correlation of neighbouring tokens", low=0, high=1),
+        axis("correlation of neighboring tokens", low=0, high=1),
         axis("variance ÷ variance of differences", log=True, low=0.4, high=300),
         marks=[
             Mark("960 drawn numbers", correlation, drawn.raw, SERIES[0]),
-            Mark("the same, centred", correlation, drawn.centred, SERIES[1]),
+            Mark("the same, centered", correlation, drawn.centred, SERIES[1]),
         ],
     )
     verdict = "smaller" if here.raw > 1 else ("just as large" if here.raw == 1 else "larger")

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvlib.cachegen.streaming import Encoding
 
 PAPER_FAMILY = "CacheGen (paper's recipe)"
-CENTRED_FAMILY = "centred, 4 sinks kept"
+CENTRED_FAMILY = "centered, 4 sinks kept"
 TENSORS = ("K before RoPE", "K", "V")
 THIRDS = ("shallow", "middle", "deep")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from kvlib.cachegen.account import tie_gbps
 from kvlib.cachegen.bandwidth import BYTES_PER_GBIT, Bandwidth, square_wave
 from kvlib.cachegen.entropy_cost import lane_bits
-from kvlib.cachegen.streaming import ADAPTIVE, TEXT, choose, stream
+from kvlib.cachegen.streaming import ADAPTIVE, ORACLE, TEXT, choose, finish, stream
 from kvlib.cachegen.synthetic import expected_gains
 from kvlib.explore import Choice, Problem, Range, Search, Slip, Verdict, exercise
+from kvlib.explore.words import short
 from kvlib.figures.cachegen_streaming import (
     HIGH_GBPS,
     LOW_GBPS,
@@ -16,6 +20,8 @@ from kvlib.figures.cachegen_streaming import (
     recompute_all_s,
 )
 from kvlib.primers.bits import entropy, fixed_bits, rans_encode, slots_of
+
+FIFTH = 1920  # tokens of a chunk when the context of 9,600 is cut into five
 
 
 @exercise(title="Entropy, and real bytes")
@@ -111,12 +117,52 @@ def pick_level(rng) -> Problem:
     )
 
 
+@exercise(title="Find a setting: be the sender")
+def be_the_sender(rng) -> Search:
+    context, slo_s = context_of(FIFTH), rng.choice((1.15, 1.2, 1.25))
+    high, low, lasts_s = rng.choice(((4.0, 0.8, 0.3), (4.0, 0.8, 0.5), (3.0, 0.6, 0.5), (3.0, 1.0, 0.3)))
+    link = square_wave(high, low, lasts_s)
+    foreseen = stream(context, link, ORACLE, slo_s)
+    levels = [name for name in context.losses if name != TEXT]
+    names = [f"chunk_{number}" for number, _ in enumerate(context.chunks, start=1)]
+
+    def judge(**picked) -> Verdict:
+        ready_s, loss = _sent_as([picked[name] for name in names], link)
+        right = ready_s <= slo_s and loss <= foreseen.loss / 2
+        wanted = "" if right else f" Wanted: {slo_s:g} s, and at most {short(foreseen.loss / 2)} nats."
+        return Verdict(right, f"Ready after {ready_s:.2f} s, mean KL {short(loss)} nats.{wanted}")
+
+    texts_first = [[TEXT] * n + [level] * (len(names) - n) for n in range(1, len(names)) for level in levels]
+    in_time = [picks for picks in texts_first if _sent_as(picks, link)[0] <= slo_s]
+    known = min(in_time, key=lambda picks: _sent_as(picks, link)[1])
+    return Search(
+        f"A context of Mistral-7B, {len(names)} chunks of {FIFTH:,} tokens, must be ready on an A40 within {slo_s:g} s. The network"
+        f" does {high:g} and {low:g} Gb/s in turn, {lasts_s:g} s each, and now you know it beforehand. A sender who knows it, too, and"
+        f" follows CacheGen's rule needs {foreseen.ready_s:.2f} s at a mean KL of {short(foreseen.loss)} nats. Be in time with at most"
+        " half of its damage.",
+        tuple(Choice(name, name.replace("_", " ").capitalize(), (TEXT, *levels), default="medium") for name in names),
+        judge,
+        dict(zip(names, known)),
+        f"One of many: {', '.join(known)}. The GPU computes the first chunks from their text, which loses nothing, while the link"
+        " sends the others, finer than it could send all of them. It is the split of chapter 8. CacheGen's rule asks for one choice"
+        " for all that is left, so either the link or the GPU is idle.",
+    )
+
+
+def _sent_as(picks: Sequence[str], link: Bandwidth) -> tuple[float, float]:
+    """Seconds until the last chunk is ready, and the mean loss."""
+    context, link_ns, gpu_ns = context_of(FIFTH), 0, 0
+    for chunk, choice in zip(context.chunks, picks):
+        link_ns, gpu_ns = finish(chunk, choice, link, link_ns, gpu_ns)
+    return gpu_ns / 1e9, math.fsum(context.losses[choice] for choice in picks) / len(picks)
+
+
 @exercise(title="Does the difference pay?")
 def gain_of_difference(rng) -> Problem:
     correlation, offset = rng.choice((0.2, 0.3, 0.4, 0.6)), rng.choice((0.0, 1.0, 2.0))
     answer = expected_gains(correlation, offset, "previous").raw
     return Problem(
-        "In a made-up KV each channel has variance 1 around its own mean, and neighbouring tokens have"
+        "In a made-up KV each channel has variance 1 around its own mean, and neighboring tokens have"
         f" correlation {correlation:g}. The channel means have variance {offset**2:g} among themselves. How"
         " large is the variance of all numbers, divided by the variance of the differences to the previous"
         " token?",

@@ -169,7 +169,7 @@ def sending(policy, kind, period_s, chunk_tokens, slo_s, trace) -> View:
     words = dict(POLICIES)[policy]
     return View(
         title=(
-            f"{words}: ready after {sent.ready_s:.2f} s, {'in time' if in_time else 'too late'} for"
+            f"{words.capitalize()}: ready after {sent.ready_s:.2f} s, {'in time' if in_time else 'too late'} for"
             f" {slo_s:g} s"
         ),
         picture=_timeline(sent, link, slo_s, words),

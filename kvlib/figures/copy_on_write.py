@@ -182,7 +182,7 @@ def sampling(output, samples, prompt, block_size) -> View:
             ["saved over the run (%)", 100 * here.saving],
             ["blocks copied", here.copies],
         ],
-        source=f"{SIMULATED}; the two bands are reported by Kwon et al. 2023, figure 15",
+        source=f"{SIMULATED}; the two bands are reported by Kwon et al. 2023, section 6.3",
         note="Only the prompt is shared. The paper's requests have long outputs beside their prompts (161 in and 338 out on ShareGPT, 19 "
         "and 58 on Alpaca) and end at different times.",
         numbers={"saving": here.saving, "blocks": here.blocks, "copies": here.copies},

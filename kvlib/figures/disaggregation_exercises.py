@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from kvlib.cluster import Machine, Workload, best_placement, largest_chunk, placements
+from kvlib.cluster import largest_chunk
 from kvlib.cost import linear_flops, transfer_s
 from kvlib.explore import Choice, Problem, Search, Slip, Verdict, exercise
+from kvlib.figures.disaggregation_placement import best_by_cut, small_cluster
 from kvlib.serving.clock import StepClock
 from kvlib.specs import LinkSpec, get_gpu, get_link, get_model
 
@@ -87,34 +86,11 @@ def chunk_under_slo(rng) -> Problem:
     )
 
 
-NODES, GPUS_PER_NODE = 2, 8
-
-
-def small_cluster() -> Machine:
-    """Two nodes of eight A100 with LLaMA-2-70B; NVLink inside, 25 Gb/s between."""
-    return Machine(
-        get_model("llama-2-70b"), get_gpu("a100-80gb"), NODES, GPUS_PER_NODE, get_link("nvlink3"),
-        get_link("net-25g")
-    )
-
-
-@lru_cache(maxsize=8)
-def _found(shares_node: bool, ttft_s: float) -> dict:
-    """The best goodput of every pair of cuts, and the pair that wins."""
-    work = Workload(512, 64, ttft_slo_s=ttft_s, tbt_slo_s=0.05)
-    by_cut: dict = {}
-    for p in placements(small_cluster(), work, shares_node):
-        cut = (p.prefill.tp, p.prefill.pp, p.decode.tp, p.decode.pp)
-        by_cut[cut] = max(by_cut.get(cut, 0.0), p.goodput_per_s)
-    best = best_placement(small_cluster(), work, shares_node)
-    return {"by_cut": by_cut, "best": best}
-
-
 @exercise(title="Find a setting: place the pools")
 def place_pools(rng) -> Search:
     shares_node, ttft_s = rng.choice((True, False)), rng.choice((0.2, 0.5, 1.0))
-    found = _found(shares_node, ttft_s)
-    best, by_cut = found["best"], found["by_cut"]
+    by_cut = best_by_cut(ttft_s, 0.05, shares_node)
+    best = max(by_cut.values(), key=lambda found: found.goodput_per_s)
     controls = tuple(
         Choice(name, label, sizes, default=1)
         for name, label, sizes in (
@@ -126,7 +102,8 @@ def place_pools(rng) -> Search:
     )
 
     def judge(prefill_tp, prefill_pp, decode_tp, decode_pp) -> Verdict:
-        goodput = by_cut.get((prefill_tp, prefill_pp, decode_tp, decode_pp), 0.0)
+        found = by_cut.get((prefill_tp, prefill_pp, decode_tp, decode_pp))
+        goodput = found.goodput_per_s if found else 0.0
         said = f"At best {goodput:.1f} requests/s, {goodput / small_cluster().num_gpus:.2f} per GPU."
         right = goodput >= 0.99 * best.goodput_per_s
         return Verdict(

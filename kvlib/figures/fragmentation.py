@@ -208,7 +208,7 @@ def _gigabytes(tokens: int) -> float:
 
 
 def percent(share: float) -> float:
-    """`share` in per cent, to a tenth."""
+    """`share` in percent, to a tenth."""
     # Adding 0 turns the −0 of a share that rounds to nothing into 0.
     return round(100 * share, 1) + 0.0
 

@@ -55,7 +55,7 @@ def requests_that_fit(rng) -> Problem:
         f"{(0.9 * gpu.memory_bytes - model.weight_bytes) / 1e9:.2f} GB. One request takes {per_request / 1e9:.3f} GB. "
         f"Rounded down, {answer} fit.",
         slips=(
-            Slip(no_share, "You gave the cache all of the memory. Ten per cent stays for activations."),
+            Slip(no_share, "You gave the cache all of the memory. Ten percent stays for activations."),
             Slip(math.floor(0.9 * gpu.memory_bytes / per_request), "You forgot the weights."),
             Slip(answer + 1, "A request fits whole or not at all, so round down."),
         ),

@@ -9,7 +9,7 @@ from kvlib.explore import COMPUTED, Choice, Option, Prediction, Range, Toggle, V
 from kvlib.explore.palette import ATTENTION, DECODE, IDLE, LIMIT, PREFILL, SERIES, TRANSFER
 from kvlib.explore.words import short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
-from kvlib.figures.inputs import AS_BUILT, DTYPES, GPU_NAMES, MODEL_NAMES, model_controls, model_or_file
+from kvlib.figures.inputs import AS_BUILT, DTYPES, GPU_NAMES, MODEL_NAMES, assumed_note, model_controls, model_or_file
 from kvlib.specs import LinkSpec, ModelSpec, get_gpu, get_model
 from kvlib.specs.attention_kinds import KINDS, with_attention
 from kvlib.specs.names import spoken
@@ -114,13 +114,13 @@ def break_even(context, attention, model, config, gpu, kv_dtype) -> View:
         ],
         source=COMPUTED,
         note="Each band runs from what a link delivers (80 % of its rate) up to its rate. Above the line, fetch; "
-        "in the shaded part, recompute.",
+        "in the shaded part, recompute." + assumed_note(spec),
         numbers={"break_even_gb_per_s": here / GB, "places_that_pay": len(pays)},
     )
 
 
 def _add_bands(figure: dict, links: dict[str, LinkSpec]) -> None:
-    """Horizontal bands from delivered to rated bandwidth; names alternate sides, or neighbours would collide."""
+    """Horizontal bands from delivered to rated bandwidth; names alternate sides, or neighbors would collide."""
     for i, (place, link) in enumerate(links.items()):
         low, high = link.effective_bytes_per_s / GB, link.bytes_per_s / GB
         figure["layout"]["shapes"].append({
@@ -188,7 +188,7 @@ def every_place(your_link, context, model, config, gpu, kv_dtype) -> View:
         ],
         source=COMPUTED,
         note=f"{spoken(spec.name)} on one {spoken(device.name)}: {kv_bytes / GB:.3g} GB of KV. The dashed line is recompute. "
-        "A hit in GPU memory moves nothing; its bar is one read of the cache.",
+        "A hit in GPU memory moves nothing; its bar is one read of the cache." + assumed_note(spec),
         numbers={"your_ms": yours_ms, "recompute_ms": recompute_ms},
     )
 

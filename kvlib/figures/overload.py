@@ -29,6 +29,14 @@ REQUESTS, LOAD = 400, 2.0
 SWING_SLOTS, SLOTS = 32, 12
 BOTTLENECK_PER_S = 2.4
 SEEDS = range(5)
+# What could damp the swing of early rejection (lecture 9, exercise 7): seconds of a prefill, and the controller.
+CURES = {
+    "early rejection, 4 s of prefill": (4.0, {"policy": "early"}),
+    "a shorter delay: 1 s of prefill": (1.0, {"policy": "early"}),
+    "a lower gain: admit by chance": (4.0, {"policy": "early", "gain": 1.0}),
+    "no delay: predict the load then": (4.0, {"policy": "predicted"}),
+    "a limit 20 % lower": (4.0, {"policy": "early", "headroom": -0.2}),
+}
 
 
 def rate_per_s(load: float, slots: int) -> float:
@@ -172,6 +180,13 @@ def swing(prefill_s, policy, spread, load) -> View:
             "completed": made.completed, "wasted_share": wasted,
         },
     )
+
+
+def damped(cure: str) -> list[OverloadRun]:
+    """Five runs of the setting of `swing` with one of `CURES`."""
+    prefill_s, controller = CURES[cure]
+    pools, rate = pools_for(prefill_s, LOAD, SWING_SLOTS), rate_per_s(LOAD, SWING_SLOTS)
+    return [run(seed, pools, rate, "equal", prefill_s, **controller) for seed in SEEDS]
 
 
 @explorer(

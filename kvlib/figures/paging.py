@@ -87,7 +87,7 @@ def shuffle(placement, stale, block_size) -> View:
             ["quantity", "value"],
             ["next token", row["token"].strip()],
             ["largest logit difference to the contiguous cache", f"at most {row['bound']:g}"],
-            ["stretches of neighbouring blocks", len(contiguous_runs(holds))],
+            ["stretches of neighboring blocks", len(contiguous_runs(holds))],
             ["blocks misread", misread],
         ],
         source=f"computed beforehand on SmolLM2-135M (numpy {data['provenance']['versions']['numpy']}, float32); "

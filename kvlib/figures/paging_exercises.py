@@ -94,7 +94,7 @@ def slower_step(rng) -> Problem:
     slower, share = rng.choice((20, 22, 23, 25, 26)), rng.choice((8, 10, 15, 20, 30))
     answer = slower * share / 100
     return Problem(
-        f"With paging the attention kernel takes {slower} % longer. Suppose attention is {share} % of a decode step. By how many per cent "
+        f"With paging the attention kernel takes {slower} % longer. Suppose attention is {share} % of a decode step. By how many percent "
         "does the step get longer?",
         answer,
         "%",
@@ -102,7 +102,7 @@ def slower_step(rng) -> Problem:
         f"larger by as much pays it back.",
         tolerance=0.001,
         slips=(
-            Slip(answer / 100, "That is the share. The question asks for per cent."),
+            Slip(answer / 100, "That is the share. The question asks for percent."),
             Slip(slower, "That is what attention alone loses. The linear layers do not look at block tables."),
         ),
     )

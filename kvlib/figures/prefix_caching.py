@@ -8,7 +8,7 @@ from kvlib.explore import SIMULATED, Choice, File, Option, Prediction, View, exp
 from kvlib.explore.palette import IDLE, LIMIT, SERIES
 from kvlib.explore.words import counted
 from kvlib.figures.charts import Line, axis, line_chart
-from kvlib.figures.inputs import model_controls, model_or_file
+from kvlib.figures.inputs import assumed_note, model_controls, model_or_file
 from kvlib.figures.prefix_caching_sweeps import (
     BLOCK_SIZE,
     KINDS,
@@ -224,7 +224,7 @@ def savings(capacity, model, config, workload, gpu) -> View:
         note=(
             f"{spoken(spec.name)} on {NUM_GPUS} × {spoken(device.name)}; every"
             f" {kind['facts']['requests'] // len(tokens)}th request priced by the cost model. Loading from"
-            " the cache is free here; the next chapter charges for it."
+            " the cache is free here; the next chapter charges for it." + assumed_note(spec)
         ),
         numbers={"gpu_hours": hours[at], "terabytes": sizes[at], "times": nothing / hours[at]},
     )
@@ -272,7 +272,7 @@ def own_trace(trace, model, config) -> View:
         source=SIMULATED,
         note=(
             f"Shown: {whose}. A file is read where you are and goes nowhere; one of 12,000 requests takes the"
-            " page about a minute."
+            " page about a minute." + assumed_note(spec)
         ),
         numbers={"knee": knee, "terabytes": terabytes, "reusable_share": reusable},
     )

@@ -152,7 +152,7 @@ def room_in_bytes(rng) -> Problem:
 
 @cache
 def _small_trace(seed: int):
-    """A short conversation trace and its LRU facts; many draws and judgements need the same one."""
+    """A short conversation trace and its LRU facts; many draws and judgments need the same one."""
     trace = conversation_like(TRACE_REQUESTS, seed)
     return trace, lru_knee(trace, WITHIN), replay(trace).hit_ratio
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from kvlib.errors import ConfigError
 from kvlib.explore import (
     COMPUTED,
-    MEASURED,
     Choice,
     Drawing,
     Option,
@@ -187,6 +186,12 @@ def _state(block: Block) -> str:
     return "found" if block.right else "found, but behind another past"
 
 
+RAN_BEFOREHAND = (
+    "measured on SmolLM2-135M-Instruct in float32, blocks of 16 tokens; run beforehand by"
+    " kvlib/figures/data/make_prefix_caching.py"
+)
+
+
 @cache
 def model_runs() -> dict:
     """Runs of SmolLM2, made beforehand by ``data/make_prefix_caching.py``."""
@@ -264,12 +269,8 @@ def false_hit(chained, story) -> View:
             ["answer from scratch", scratch["text"].strip() + " …"],
             ["answer with reused blocks", reused["text"].strip() + " …"],
         ],
-        source=MEASURED,
-        note=(
-            "SmolLM2-135M-Instruct in float32, blocks of 16 tokens, most likely words, run beforehand"
-            " (kvlib/figures/data/make_prefix_caching.py). A word missing among the five likeliest has no"
-            " second bar."
-        ),
+        source=RAN_BEFOREHAND,
+        note="The likeliest word is taken at each step. A word missing among the five likeliest has no second bar.",
         numbers={"max_difference": difference, "same_answer": int(same)},
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvlib.explore import MEASURED, SIMULATED, Choice, Option, Prediction, Range, Toggle, View, explorer
+from kvlib.explore import SIMULATED, Choice, Option, Prediction, Range, Toggle, View, explorer
 from kvlib.explore.palette import IDLE, LIMIT, SERIES
 from kvlib.figures.charts import Line, axis, line_chart, stacked_bars
-from kvlib.figures.prefix_caching_hashing import model_runs
+from kvlib.figures.prefix_caching_hashing import RAN_BEFOREHAND, model_runs
 from kvlib.figures.prefix_caching_sweeps import KINDS, stored_sweeps
 
 SOURCES = {
@@ -221,10 +221,6 @@ def few_shot(shots, requests) -> View:
             ]
             for i, run in enumerate(runs, start=1)
         ],
-        source=MEASURED,
-        note=(
-            "SmolLM2-135M-Instruct in float32, blocks of 16 tokens, run beforehand"
-            " (kvlib/figures/data/make_prefix_caching.py)."
-        ),
+        source=RAN_BEFOREHAND,
         numbers={"saved": saved, "computed": sum(computed), "equal": int(equal)},
     )

@@ -44,7 +44,7 @@ def _predict_sinks() -> Prediction:
     left = sinks["perplexity_change"] / window["perplexity_change"]
     fact = f"It goes from {change(window)} to {change(sinks)}."
     return Prediction(
-        f"You keep the newest quarter of a context, and perplexity rises by {change(window)}. Now spend "
+        f"You keep the newest quarter of a context, and perplexity rises by {change(window)[1:]}. Now spend "
         f"four of those {QUARTER} slots on the first four tokens of the text. The rise …",
         (
             Option(

@@ -7,7 +7,7 @@ from kvlib.explore import COMPUTED, Choice, File, Option, Prediction, View, expl
 from kvlib.explore.palette import ATTENTION, LIMIT, SERIES, TRANSFER, USED
 from kvlib.explore.words import short
 from kvlib.figures.charts import Line, Mark, axis, line_chart, stacked_bars
-from kvlib.figures.inputs import DTYPES, GPU_NAMES, MODEL_NAMES, model_controls, model_or_file
+from kvlib.figures.inputs import DTYPES, GPU_NAMES, MODEL_NAMES, assumed_note, model_controls, model_or_file
 from kvlib.figures.smaller_kv import QUARTER, percent_text
 from kvlib.figures.smaller_kv_data import context_tokens, find, measured, where_measured
 from kvlib.specs import get_gpu, get_model
@@ -112,7 +112,7 @@ def stored_and_read(share, page_tokens, number_bits, context, model, config, gpu
         source=COMPUTED,
         note=(
             f"{spoken(spec.name)} on one {spoken(device.name)}, {context:,} tokens. A small page makes the "
-            "index large, a large page makes it blunt. Times are bytes over peak bandwidth."
+            "index large, a large page makes it blunt. Times are bytes over peak bandwidth." + assumed_note(spec)
         ),
         numbers={
             "everything_gb": full.stored_bytes / GB, "quantized_gb": quantized.stored_bytes / GB,
@@ -173,7 +173,7 @@ def attention_kinds(context, kv_dtype, model, config, gpu) -> View:
         source=COMPUTED,
         note=(
             "Layers, heads and work stay; only the sharing of keys and values changes. Where a bar crosses "
-            "a dashed line, that link is too slow and recomputing wins."
+            "a dashed line, that link is too slow and recomputing wins." + assumed_note(spec)
         ),
         numbers={"mha_kib": per_token["MHA"], **{f"{kind.lower()}_gb_per_s": needed[kind] for kind in KINDS}},
     )

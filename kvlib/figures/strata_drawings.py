@@ -17,7 +17,7 @@ ROW = 30
 
 @dataclass(frozen=True)
 class Bar:
-    """Work in one lane from `start` to `end`, in the chart's unit; a gap is dashed and has no colour."""
+    """Work in one lane from `start` to `end`, in the chart's unit; a gap is dashed and has no color."""
 
     start: float
     end: float

@@ -126,7 +126,7 @@ def gap(ratio, filling, gpu_assisted) -> View:
     return View(
         title=(
             f"{cached:,} cached, {new} new: the batch takes {end / MS:.0f} ms, of which the GPU idles"
-            f" {idle / MS:.0f}"
+            f" {idle / MS:.0f} ms"
         ),
         picture=gantt(
             [("One batch, layer by layer", lanes)],

@@ -67,7 +67,8 @@ class Scheduler:
     ``closed`` says why nobody can be admitted until somebody leaves: ``"memory"``, ``"seats"``
     (``max_num_seqs``), ``"tokens"`` (``max_num_batched_tokens``), or None. A preemption closes the door
     too: the latest arrival gave way because its own memory plus all that was free was too little, so it
-    cannot come back before somebody else leaves.
+    cannot come back before somebody else leaves. (With prefix caching, what others write may make the need of
+    who waits smaller, if they repeat it. That is not looked at before somebody leaves, either.)
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Synthetic traces with prefix reuse: four kinds of application, and two that resemble published traces."""
 
 import random
+from dataclasses import replace
 from itertools import dropwhile, islice
 
 from kvlib.specs.checks import one_of, real, whole
@@ -71,7 +72,9 @@ LOADS = {
 }  # fmt: skip
 
 
-def prefix_trace(kind: str, n: int, rate: float, seed: int, block_size: int = 512) -> Trace:
+def prefix_trace(
+    kind: str, n: int, rate: float, seed: int, block_size: int = 512, answers: bool = False
+) -> Trace:
     """Return a synthetic trace of ``n`` requests whose prompts share prefixes.
 
     Parameters
@@ -87,6 +90,8 @@ def prefix_trace(kind: str, n: int, rate: float, seed: int, block_size: int = 51
         Same seed, same trace; the prompts do not depend on the block size, only their ids do.
     block_size : int
         Tokens per block id.
+    answers : bool
+        Give ``answered_block_ids``, too: a later turn of a session repeats the answers before it.
 
     Returns
     -------
@@ -111,7 +116,11 @@ def prefix_trace(kind: str, n: int, rate: float, seed: int, block_size: int = 51
     start_us = round(WARM_UP_SESSIONS * load.mean_turns * load.mean_gap_s * US_PER_S)
     window = islice(dropwhile(lambda turn: turn.arrival_us < start_us, turns), n)
     numbering = BlockNumbering(block_size)
-    return Trace(kind, "synthetic", tuple(_request(turn, start_us, numbering) for turn in window), block_size)
+    turns = list(window)
+    requests = [_request(turn, start_us, numbering) for turn in turns]
+    if answers:
+        requests = [_answered(one, turn, numbering) for one, turn in zip(requests, turns)]
+    return Trace(kind, "synthetic", tuple(requests), block_size)
 
 
 def conversation_like(n: int, seed: int, block_size: int = 512) -> Trace:
@@ -154,3 +163,7 @@ def _request(turn, start_us, numbering):
         num_output_tokens=turn.num_output_tokens,
         block_ids=numbering.block_ids(turn.segments),
     )
+
+
+def _answered(request, turn, numbering):
+    return replace(request, answered_block_ids=numbering.block_ids((*turn.segments, turn.answer)))

@@ -54,8 +54,8 @@ CONVERSATION = PublishedTrace(
 
 TOOL_AGENT = PublishedTrace(
     source=(
-        "Mooncake, arXiv 2407.00079 (one hour, 23,608 requests; 8,596 in and 182 out by its README); shares "
-        "and hit ratios are third-party measurements of the released trace"
+        "Mooncake, FAST'25, table 2 (tool and agent: 23,608 requests, 8,596 in, 182 out, one hour); shares "
+        "and hit ratios are other people's measurements of the released trace (oracle P.mc.table1.v5)"
     ),
     num_requests=23_608,
     duration_s=3_600,

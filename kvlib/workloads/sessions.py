@@ -60,7 +60,13 @@ class Turn:
     arrival_us: int
     session: int
     segments: tuple
+    number: int
     num_output_tokens: int
+
+    @property
+    def answer(self) -> tuple:
+        """The segment that a later turn of the session repeats."""
+        return ("answer", self.session, self.number), self.num_output_tokens
 
 
 def turns_in_order(load: SessionLoad, rate: float, rng: Random) -> Iterator[Turn]:
@@ -95,10 +101,11 @@ def _turns(load, session, start_us, opening, rng):
     while True:
         segments.append((("message", session, number), message_tokens.draw(rng)))
         num_output_tokens = load.answer_tokens.draw(rng)
-        yield Turn(arrival_us, session, tuple(segments), num_output_tokens)
+        turn = Turn(arrival_us, session, tuple(segments), number, num_output_tokens)
+        yield turn
         if rng.random() >= chance:
             return
-        segments.append((("answer", session, number), num_output_tokens))
+        segments.append(turn.answer)
         message_tokens, chance, number = load.message_tokens, load.again_share, number + 1
         # At least a microsecond, so that the turns of a session keep their order.
         arrival_us += max(1, round(load.shortest_gap_s * US_PER_S))

@@ -189,6 +189,15 @@ def test_every_draw_of_the_search_has_a_setting_that_passes_and_one_that_does_no
         assert not drawn.check({control.name: control.default for control in drawn.controls}).right
 
 
+def test_link_and_gpu_at_work_together_beat_one_choice_for_the_rest():
+    # Pedagogy, chapter 14, exercise 3; the split of chapter 8: text first, the rest sent finer meanwhile.
+    for seed in range(1, 30):
+        drawn = EXERCISES["cachegen_exercises.be_the_sender"].draw(seed)
+        assert drawn.check(drawn.known).right and drawn.known["chunk_1"] == "text" != drawn.known["chunk_5"]
+        for one in ("text", "8-bit", "medium", "coarse"):
+            assert not drawn.check(dict.fromkeys(drawn.known, one)).right
+
+
 def test_the_chapters_pictures_need_no_numpy():
     ids = ("cachegen.shuffle", "cachegen.differences", "cachegen_codec.rate_quality", "cachegen_streaming.sending")
     code = (

@@ -2,8 +2,10 @@
 
 import pytest
 
+from kvlib.cluster import Workload, best_placement
+from kvlib.errors import ConfigError
 from kvlib.explore import EXERCISES, REGISTRY
-from kvlib.figures import disaggregation
+from kvlib.figures import disaggregation, disaggregation_placement
 
 
 def test_the_long_prompt_freezes_everybody_and_chunks_do_not():
@@ -43,3 +45,21 @@ def test_balanced_ratio_of_the_two_workloads():
     assert found["8,590 tok"] == pytest.approx(7.1, rel=0.01) and 1 / found["161 token"] == pytest.approx(
         14, rel=0.01,
     )
+
+
+def test_the_winning_cut_moves_from_tensor_parallelism_to_stages():
+    # DistServe, section 3.1: a strict first token wants a fast prefill, a loose one wants many at once.
+    cuts = REGISTRY["disaggregation_placement.cuts"]
+    strict, loose = (cuts.view(ttft_ms=ms).numbers for ms in (200, 2000))
+    assert strict["prefill_tp"] > strict["prefill_pp"] and loose["prefill_tp"] < loose["prefill_pp"]
+
+
+def test_the_cut_on_top_is_the_librarys_best():
+    work = Workload(disaggregation_placement.INPUT_TOKENS, disaggregation_placement.OUTPUT_TOKENS, 0.5, 0.05)
+    best = best_placement(disaggregation_placement.small_cluster(), work, shares_node=False)
+    assert REGISTRY["disaggregation_placement.cuts"].view().numbers["goodput"] == pytest.approx(best.goodput_per_s)
+
+
+def test_objectives_that_nothing_meets_are_refused():
+    with pytest.raises(ConfigError, match="objectives"):
+        disaggregation_placement.best_by_cut(0.001, 0.05, True)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from kvlib.cost import break_even_bytes_per_s, recompute_s
+from kvlib.cost import break_even_bytes_per_s, prefill_s, recompute_s, transfer_s
 from kvlib.errors import ConfigError
 from kvlib.explore import EXERCISES, REGISTRY, check_answer
 from kvlib.specs import get_gpu, get_link, get_model
@@ -166,6 +166,15 @@ def test_every_state_has_a_finding_as_title(explorer_id):
 
 
 # Exercises.
+
+def test_lecture_9_exercise_8_a_million_tokens():
+    # 1e6 tokens × 131,072 bytes = 131 GB; over the 51.2 GB/s of PCIe 5 that is 2.56 s, far more than a step of 300 tokens computes.
+    link, million = get_link("pcie5-x16"), 1_000_000
+    assert LLAMA.shape.kv_bytes(million) == pytest.approx(131e9, rel=0.01)
+    load_s = transfer_s(LLAMA.shape.kv_bytes(million), link)
+    assert load_s == pytest.approx(2.6, rel=0.02)
+    assert overlapped_prefill(LLAMA, H100, link, 300, million).prefill_s >= load_s > 10 * prefill_s(LLAMA, H100, 300, million)
+
 
 def test_bytes_per_flop_oracle():
     """L7.ex9: 13 (13.4 with 25.7 GFLOP, the count of the weights)."""

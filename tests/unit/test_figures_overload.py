@@ -38,6 +38,15 @@ def test_early_rejection_gains_only_where_prefill_is_scarce():
     assert abs(ample["gained"]) < ample["half_width"]
 
 
+def test_each_cure_of_the_swing_works_on_the_delay_or_on_the_reaction():
+    # Lecture 9, exercise 7: a delayed loop with a high gain swings; shorten the delay, compensate it, or lower the gain.
+    swings = {cure: overload.mean(r.decode_swing for r in overload.damped(cure)) for cure in overload.CURES}
+    as_it_is, shorter, gentler, predicted, lower_limit = swings.values()
+    assert max(shorter, gentler, predicted) < 0.85 * as_it_is
+    # Moving the limit changes neither: the overshoot now fits into the pool.
+    assert lower_limit > as_it_is
+
+
 def test_interval_by_hand():
     # Differences 1 to 5: mean 3, standard deviation sqrt(2.5), half width 2.776 * sqrt(2.5 / 5).
     middle, half = overload.interval([1, 2, 3, 4, 5])

@@ -20,8 +20,8 @@ MAX_LEN = 64
 class Reference:
     """A plain serving loop: one iteration at a time, one sequence at a time, nothing skipped or summed up.
 
-    It asks memory for one token at a time, tries to admit in every iteration, and counts all slots in every
-    step.
+    It asks memory for one token at a time, tries to admit in every iteration (but see ``is_closed``), and
+    counts all slots in every step.
     """
 
     def __init__(self, requests, memory, clock, knobs, is_static):
@@ -39,6 +39,7 @@ class Reference:
         self.swapped = {}  # tokens on the host, and the slots they took
         self.generated = dict.fromkeys(range(len(requests)), 0)
         self.gave_way = False  # somebody was preempted since the last completion
+        self.is_closed = False  # with prefix caching: nobody is tried again before a completion
         self.deadlocked = False
 
     def final_length(self, seq):
@@ -124,7 +125,7 @@ class Reference:
                 self.finish_ps[seq] = end
                 self.memory.release(seq)
                 del self.tokens[seq]
-                self.gave_way = False
+                self.gave_way = self.is_closed = False
             self.done = []
         self.rows.append(row)
         return end
@@ -174,6 +175,8 @@ class Reference:
                 room -= self.size(seq)
         if self.is_static and (self.running or self.done):
             return chunks, admitted, resumed, False
+        if self.is_closed:
+            return chunks, admitted, resumed, True
         while self.waiting:
             seq = self.waiting[0]
             num_sequences = sum(self.size(one) for one in [seq, *self.running])
@@ -195,6 +198,7 @@ class Reference:
                 if room < (1 if knobs.chunked_prefill else missing):
                     break
                 if not self.memory.admit(seq, self.requests[seq], length):
+                    self.is_closed = bool(knobs.prefix_caching)
                     return chunks, admitted, resumed, not self.is_static
                 self.recomputed_tokens += max(0, self.dropped.pop(seq, cached) - cached)
                 self.hits.setdefault(seq, cached)

@@ -153,3 +153,19 @@ def test_bad_argument_is_refused_by_name(field, value):
     arguments = {"kind": "chat", "n": 3, "rate": 1.0, "seed": 0, "block_size": 16, field: value}
     with pytest.raises(ConfigError, match=f"{field}: "):
         prefix_trace(**arguments)
+
+
+def test_a_later_turn_begins_with_the_answers_before_it():
+    """Whole blocks of prompt and answer stand at the start of the next prompt, and asking changes no prompt."""
+    plain = prefix_trace("chat", 300, rate=2.0, seed=0, block_size=16).requests
+    answered = prefix_trace("chat", 300, rate=2.0, seed=0, block_size=16, answers=True).requests
+    assert [one.block_ids for one in answered] == [one.block_ids for one in plain]
+    repeated = 0
+    for one in answered:
+        assert len(one.answered_block_ids) == -(-(one.num_input_tokens + one.num_output_tokens) // 16)
+        whole = (one.num_input_tokens + one.num_output_tokens) // 16
+        prompt = one.num_input_tokens // 16
+        assert one.answered_block_ids[:prompt] == one.block_ids[:prompt]
+        if whole > prompt:
+            repeated += any(other.block_ids[:whole] == one.answered_block_ids[:whole] for other in answered)
+    assert repeated > 100  # four sessions of five return at least once

@@ -241,7 +241,7 @@ def rates(bench: Bench) -> list:
         ("channel mean instead of anchors", Recipe(group_tokens=0), False, (1, 2)),
         ("mean, K before RoPE", Recipe(group_tokens=0), True, (1, 2)),
         ("mean, K before RoPE, equal bins", replace(CENTRED, exact_tokens=0), True, (1, 2)),
-        ("centred, 4 sinks kept", CENTRED, True, every),
+        ("centered, 4 sinks kept", CENTRED, True, every),
     ):
         sizes, qualities = codec_rows(bench, recipe, before_rotation, levels)
         rows += [row(family, LEVELS[i].name, size, q) for i, size, q in zip(levels, sizes, qualities)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from kvlib.errors import ConfigError
 from kvlib.explore import EXERCISES, REGISTRY, check_answer
-from kvlib.figures import serving, serving_data, serving_memory
-from kvlib.figures.data import make_serving
+from kvlib.figures import serving, serving_data, serving_memory, serving_sharing
+from kvlib.figures.data import make_serving, make_serving_sharing
 from kvlib.figures.serving_data import best_rate, curve, gain, mean_latency_ms, rate_behind_prefix, rate_with_memory
 from kvlib.figures.serving_knobs import BASE, run, sample_of
 
@@ -52,6 +53,22 @@ class TestPrecomputed:
         assert make_serving.ample("classification", 2, "max") == rate_with_memory("classification", 2, "max")
         assert make_serving.shared("chat", 512, False) == rate_behind_prefix("chat", 512, False)
 
+    def test_shared_blocks_are_found_again(self):
+        assert make_serving_sharing.best("documents", False) == serving_sharing.best_rate("documents", False)
+        rate = serving_sharing.best_rate("chat", True)
+        [*_, expected] = serving_sharing.caching_curve("chat", False)
+        with patch.object(make_serving_sharing, "SHARES", make_serving_sharing.SHARES[-1:]):
+            assert make_serving_sharing.curve("chat", False, rate) == [expected]
+        assert make_serving_sharing.best_sampled("Alpaca", "samples", 2) == serving_sharing.sampled_rate(
+            "Alpaca", "samples", 2
+        )
+        assert serving_sharing.SHARES == make_serving_sharing.SHARES
+        assert serving_sharing.SIZES == make_serving_sharing.SIZES
+        assert serving_sharing.LIMITS_MS == {kind: 1e3 * limit for kind, limit in make_serving_sharing.LIMITS_S.items()}
+        assert tuple(serving_sharing.KINDS) == make_serving_sharing.KINDS
+        assert set(serving_sharing.WAYS) == set(make_serving_sharing.WAYS)
+        assert set(serving_sharing.LOADS) == set(make_serving_sharing.SAMPLED)
+
     def test_axes_agree(self):
         assert serving.SHARES == make_serving.SHARES
         assert (serving.LOADS, serving.RUN_LENGTHS) == (make_serving.LOADS, make_serving.RUN_LENGTHS)
@@ -60,6 +77,38 @@ class TestPrecomputed:
         assert serving_data.SYSTEMS == tuple(make_serving.SYSTEMS)
         assert serving_data.WORKLOADS == tuple(make_serving.WORKLOADS)
         assert set(serving_memory.AMPLE_WORKLOADS) == set(make_serving.AMPLE_WORKLOADS)
+
+
+class TestSharing:
+    """Where requests share blocks: prefixes that are found, and answers to one prompt."""
+
+    @pytest.mark.parametrize("kind", serving_sharing.KINDS)
+    def test_caching_never_costs_and_finds_what_the_kind_repeats(self, kind):
+        assert serving_sharing.caching_gain(kind) >= 1
+        for off, on in zip(serving_sharing.caching_curve(kind, False), serving_sharing.caching_curve(kind, True)):
+            assert off[0] == on[0] and off[3] == 0 < on[3] < 1
+            assert on[2] < off[2]  # the first token comes earlier
+
+    def test_chat_gains_and_retrieval_hardly_does(self):
+        assert serving_sharing.caching_gain("chat") > 1.2 * serving_sharing.caching_gain("rag")
+        assert asked("serving_sharing.caching").text.startswith("Chat gains")
+
+    @pytest.mark.parametrize("load", serving_sharing.LOADS)
+    def test_the_more_is_shared_the_more_is_served(self, load):
+        """Beams share more than samples, samples more than requests; one answer shares nothing."""
+        for size in serving_sharing.SIZES:
+            rates = [serving_sharing.sampled_rate(load, way, size) for way in ("oracle", "apart", "samples", "beams")]
+            assert rates == sorted(rates) and rates[0] < rates[3]
+        assert len({serving_sharing.sampled_rate(load, way, 1) for way in ("apart", "samples", "beams")}) == 1
+
+    def test_the_gain_over_oracle_grows_with_the_width_of_the_beam(self):
+        """Section 6.3 of the paper: on OPT-13B and Alpaca from 1.3 (one answer) to 2.3 times (six beams)."""
+        gains = [
+            serving_sharing.sampled_rate("Alpaca", "beams", size) / serving_sharing.sampled_rate("Alpaca", "oracle", size)
+            for size in serving_sharing.SIZES
+        ]
+        assert gains == sorted(gains)
+        assert gains[0] > 1.3 and gains[-1] == pytest.approx(2.3, rel=0.1)
 
 
 class TestCurves:

@@ -6,6 +6,8 @@ colour of the page they stand on (``currentColor``), so a drawing works in both 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
 
 WIDTH = 480
@@ -46,6 +48,22 @@ class Drawing:
         self._title = title
         self._description = description
         self._shapes: list[str] = []
+        self._role = "img"
+
+    @contextmanager
+    def link(self, href: str) -> Iterator[None]:
+        """Whatever is drawn inside leads to `href`.
+
+        >>> drawing = Drawing(20, title="A way out", description="One link.")
+        >>> with drawing.link("#there"):
+        ...     drawing.text(0, 14, "there")
+        >>> '<a href="#there"><text' in drawing.render()
+        True
+        """
+        self._role = "group"  # an image would hide its links from a screen reader
+        self._shapes.append(f'<a href="{escape(href)}">')
+        yield
+        self._shapes.append("</a>")
 
     def box(self, x, y, width, height, *, fill="none", text="", dashed=False, hatched=False, title=""):
         """A rectangle with a word in its middle; `hatched` marks waste without relying on colour."""
@@ -95,7 +113,7 @@ class Drawing:
     def render(self) -> str:
         width, height = self._size
         return (
-            f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" class="kv-drawing" fill="currentColor" '
+            f'<svg viewBox="0 0 {number(width)} {number(height)}" role="{self._role}" class="kv-drawing" fill="currentColor" '
             f'font-size="{LETTER}" font-family="system-ui, sans-serif" xmlns="http://www.w3.org/2000/svg">'
             f"<title>{escape(self._title)}</title><desc>{escape(self._description)}</desc>"
             f"{_STROKES}{''.join(self._shapes)}</svg>"

@@ -1,0 +1,90 @@
+"""What the reader has: a model, GPUs, places to keep KV, and a demand."""
+
+from dataclasses import dataclass
+
+from kvlib.errors import ConfigError
+from kvlib.planner.demand import Demand
+from kvlib.specs import GpuSpec, LinkSpec, ModelSpec
+from kvlib.specs.checks import one_of, real, whole
+from kvlib.tiers import CPU_MEMORY
+
+STORE_NAMES = {"host": CPU_MEMORY, "ssd": "SSD", "network": "network pool"}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A place outside the GPU.
+
+    Attributes
+    ----------
+    kind : str
+        ``"host"``, ``"ssd"`` or ``"network"``.
+    num_bytes : float
+        Room for KV.
+    link : LinkSpec
+        What brings it to the machine; for the host, to one GPU.
+
+    Raises
+    ------
+    ConfigError
+        For another kind, or a size that is not positive: leave a store out instead of giving it no room.
+    """
+
+    kind: str
+    num_bytes: float
+    link: LinkSpec
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, STORE_NAMES)
+        real("num_bytes", self.num_bytes, above=True)
+
+    @property
+    def name(self) -> str:
+        return STORE_NAMES[self.kind]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything a plan depends on.
+
+    Attributes
+    ----------
+    model : ModelSpec
+    gpu : GpuSpec
+    demand : Demand
+    load_per_s : float
+        Requests per second that this instance gets.
+    num_gpus : int
+        GPUs that share the model by tensor parallelism.
+    stores : tuple of Store
+        At most one of each kind.
+    copy_kernel : bool
+        The engine can move pages with a kernel of its own; else the CPU issues one copy after the other.
+    max_kl : float
+        The most damage that fewer bits may do, as KL divergence of the next-token distribution in nats.
+
+    Raises
+    ------
+    ConfigError
+        Naming the field.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    demand: Demand
+    load_per_s: float
+    num_gpus: int = 1
+    stores: tuple[Store, ...] = ()
+    copy_kernel: bool = True
+    max_kl: float = 0.003
+
+    def __post_init__(self) -> None:
+        real("load_per_s", self.load_per_s, above=True)
+        real("max_kl", self.max_kl)
+        whole("num_gpus", self.num_gpus)
+        kinds = [store.kind for store in self.stores]
+        if len(set(kinds)) < len(kinds):
+            raise ConfigError(f"stores: got {', '.join(kinds)}, expected at most one of each kind")
+
+    def store(self, kind: str) -> Store | None:
+        return next((store for store in self.stores if store.kind == kind), None)

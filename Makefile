@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on
-BOOK := $(BIN)/jupyter-book build . -W -n --keep-going
+# Built aside, so that the pages of the last build stay until there are new ones.
+ASIDE := _build/next
+BOOK := $(BIN)/jupyter-book build . -W -n --keep-going --path-output $(ASIDE)
 # One thread: two threads on two busy cores make BLAS slower, and sums differ in the last place.
 THREADS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -21,9 +23,11 @@ book: html
 	@$(BIN)/python tools/serve.py
 
 html: $(VENV)/book.done node_modules/done
-	@rm -rf _build/html _build/.doctrees _build/jupyter_execute
+	@rm -rf $(ASIDE)
 	@echo "Building the book: executes every notebook, 1 to 3 minutes"
-	@$(BOOK) 2>&1 | grep --line-buffered -v -e "running over TCP" -e "NbParserConfig(" -e "MdParserConfig("; test $${PIPESTATUS[0]} -eq 0
+	@$(BOOK) 2>&1 | grep --line-buffered -v -e "running over TCP" -e "NbParserConfig(" -e "MdParserConfig("; test $${PIPESTATUS[0]} -eq 0 \
+	|| { echo "The book was not built (why stands above); the pages of the last build are still there." >&2; exit 1; }
+	@rm -rf _build/html && mv $(ASIDE)/_build/html _build/ && rm -rf $(ASIDE)
 	@echo "The book is built: _build/html/index.html"
 
 test: $(VENV)/test.done node_modules/done html

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvlib.cost import prefill_s
+from kvlib.errors import ConfigError
 from kvlib.explore.view import table_text
 from kvlib.specs import get_gpu, get_model
 from kvlib.specs.capacity import requests_held
@@ -31,6 +32,7 @@ class User:
 SHORT_CHAT = User("short chat", 161, 338, "ShareGPT means, Kwon et al. 2023, figure 11")
 LONG_DOCUMENT = User("long document", 8590, 182, "Mooncake trace means, lecture 7, section 8.4")
 USERS = (SHORT_CHAT, LONG_DOCUMENT)
+HEADING = ["user", "in / out", "requests held", "prefill tokens saved", "TTFT (ms)"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,62 @@ def ledger(entries: Sequence[Entry]) -> str:
     user       | in / out  | requests held | prefill tokens saved | TTFT (ms)
     short chat | 161 / 338 |           800 |                    0 |      15.3
     """
-    heading = ["user", "in / out", "requests held", "prefill tokens saved", "TTFT (ms)"]
     rows = [
         [e.user.name, f"{e.user.num_input_tokens:,} / {e.user.num_output_tokens:,}", e.requests_held,
          e.prefill_tokens_saved, float(f"{1e3 * e.ttft_s:.3g}")]
         for e in entries
     ]
-    return table_text([heading, *rows])
+    return table_text([HEADING, *rows])
+
+
+@dataclass(frozen=True)
+class Line:
+    """A printed line of a ledger, read back; its numbers stay spelt as they were printed."""
+
+    user: str
+    variant: str
+    requests_held: str
+    prefill_tokens_saved: str
+    ttft_ms: str
+
+
+def read_ledger(text: str) -> list[Line]:
+    """The lines of the ledgers in what a chapter printed.
+
+    A variant is what follows the user's name, or the words printed above the table. A second table with no words
+    above it stands there for comparison and is left out.
+
+    Raises
+    ------
+    ConfigError
+        Where the text holds no ledger, or a line that is none.
+
+    Examples
+    --------
+    >>> line, = read_ledger(ledger([Entry(SHORT_CHAT, 800, 0, 0.0153)]))
+    >>> line.user, line.variant, line.requests_held, line.ttft_ms
+    ('short chat', '', '800', '15.3')
+    """
+    lines, above, inside = [], "", False
+    for row in text.splitlines():
+        cells = [cell.strip() for cell in row.split("|")]
+        if cells == HEADING:
+            inside = above or not lines
+            title, above = above, ""
+        elif len(cells) == 1:
+            above, inside = row.strip(), False
+        elif inside:
+            lines.append(_line(cells, title))
+    if not lines:
+        raise ConfigError(f"ledger: got {text[:40]!r}, expected a table headed {' | '.join(HEADING)}")
+    return lines
+
+
+def _line(cells: list[str], title: str) -> Line:
+    if len(cells) != len(HEADING):
+        raise ConfigError(f"ledger: got the line {' | '.join(cells)!r}, expected {len(HEADING)} columns")
+    user, _, variant = cells[0].partition(", ")
+    if user not in {u.name for u in USERS}:
+        known = ", ".join(u.name for u in USERS)
+        raise ConfigError(f"ledger: got the user {user!r}, expected one of {known}")
+    return Line(user, variant or title, *cells[2:])

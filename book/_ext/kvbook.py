@@ -2,7 +2,7 @@
 
 * While notebooks run it asks kvlib for the page face.
 * It adds ``{explorer}`` and ``{exercise-check}`` for markdown pages, where no notebook cell can call ``show``, and
-  ``{facts}`` and ``{explorer-index}`` for the reference pages.
+  ``{facts}`` and ``{explorer-index}`` for the reference pages. ``front.py`` adds those of the front pages.
 * After the build it writes the precomputed states, the Python that the worker runs, and the npm files.
 """
 
@@ -40,6 +40,10 @@ PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_s
 # MathJax piece by piece: its one-file bundle carries a menu as large as all of these together.
 MATHJAX_PARTS = ["core", "input/tex", "output/chtml", "a11y/assistive-mml"]
 MATHJAX_FONT = "output/chtml/fonts/tex"
+# Our other Sphinx modules: the front pages, first uses of glossary terms, the benchmarks page, addresses outside the book.
+EXTENSIONS = ("front", "terms", "benchmarks", "outside_links")
+# In the order in which they need one another.
+SCRIPTS = ("common.js", "controls.js", "explorer.js", "exercise.js", "page.js")
 # A fixed date keeps the archive the same, byte for byte, from build to build.
 ZIP_DATE = (2020, 1, 1, 0, 0, 0)
 
@@ -92,7 +96,8 @@ def choose_hosts(app, config):
     else:
         log.info("kvbook: node_modules is missing (run `npm ci`), so the pages will load MathJax, plotly and Python from a CDN")
         app.add_js_file(None, body=CDN_SETTINGS)
-    app.add_js_file("explorer.js", loading_method="defer")
+    for script in SCRIPTS:
+        app.add_js_file(script, loading_method="defer")
     app.add_css_file("explorer.css")
 
 
@@ -165,6 +170,8 @@ def setup(app):
     app.add_directive("exercise-check", ExerciseCheckDirective)
     app.add_directive("facts", FactsDirective)
     app.add_directive("explorer-index", ExplorerIndexDirective)
+    for extension in EXTENSIONS:
+        app.setup_extension(extension)
     app.connect("config-inited", choose_hosts)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("build-finished", write_assets)

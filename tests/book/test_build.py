@@ -63,6 +63,25 @@ def test_without_npm_the_build_says_so_once_and_uses_a_cdn(tmp_path):
     assert re.search(r'plotly: "https://[^"]+plotly-basic.min.js"', page)
 
 
+@pytest.mark.parametrize("book, works, left", [
+    ("false", False, "old"),
+    ("mkdir -p _build/next/_build/html && echo new > _build/next/_build/html/index.html", True, "new"),
+])
+def test_make_html_replaces_the_pages_only_by_new_ones(tmp_path, book, works, left):
+    """`book` stands in for the build; all that is installed counts as done."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "package.json", "package-lock.json", ".venv/bin/python", ".venv/book.done", "node_modules/done"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    page = tmp_path / "_build" / "html" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("old")
+    run = subprocess.run(["make", "html", f"BOOK={book}"], cwd=tmp_path, capture_output=True, text=True)
+    assert (run.returncode == 0) == works, run.stderr
+    assert page.read_text().strip() == left
+    assert not (tmp_path / "_build" / "next").exists()
+
+
 def test_search_finds_a_chapter(open_page):
     page, watch = open_page("search.html?q=fragmentation")
     page.locator("#search-results li a").first.wait_for()

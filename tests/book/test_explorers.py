@@ -183,6 +183,58 @@ def test_a_link_restores_the_sliders(open_page, address):
     assert restored.locator("select").first.input_value() == "4"
 
 
+def test_a_link_that_cannot_be_followed_says_so(open_page):
+    page, watch = open_page(PLACES["kv_cache.size"] + "#kv=kv_cache.size&gpu=h900&modle=opt-13b&context=2000&config=x.json")
+    section = page.locator('[data-explorer="kv_cache.size"]')
+    status = section.locator(".kv-status")
+    for words in ("GPU has no position “h900”", "no control “modle”", "a file, which a link cannot carry", "stands at its default"):
+        assert words in status.text_content()
+    assert section.evaluate("s => s.kv.read()") == {**REGISTRY["kv_cache.size"].defaults, "context": 2000}
+    section.locator("select").first.select_option("0")
+    assert "link" not in status.text_content(), "once a reader moves something, the link is history"
+    watch.assert_quiet()
+
+
+@pytest.mark.parametrize("path", [PLACES["kv_cache.size"], "book/bibliography.html"])
+def test_a_link_to_an_unknown_explorer_says_so(open_page, path):
+    page, _ = open_page(path + "#kv=kv_cache.siz&gpu=h200")
+    notice = page.locator(".bd-article .kv-notice")
+    assert "“kv_cache.siz”" in notice.text_content()
+    page.evaluate("location.hash = ''")
+    notice.wait_for(state="detached")
+
+
+def test_a_link_to_a_seed_that_is_none_says_so(open_page):
+    page, _ = open_page(PLACES["kv_cache_exercises.bytes_per_token"] + "#kv=kv_cache_exercises.bytes_per_token&seed=one")
+    reply = page.locator('[data-exercise="kv_cache_exercises.bytes_per_token"] .kv-reply')
+    assert "“one”" in reply.text_content()
+
+
+def test_a_second_link_on_the_same_page_starts_from_the_defaults(open_page):
+    page, _ = open_page(PLACES["kv_cache.size"] + "#kv=kv_cache.size&gpu=h200")
+    page.evaluate("location.hash = '#kv=kv_cache.size&context=2000'")
+    wanted = {**REGISTRY["kv_cache.size"].defaults, "context": 2000}
+    page.wait_for_function("document.querySelector('[data-explorer=\"kv_cache.size\"]').kv.read().context === 2000")
+    assert page.locator('[data-explorer="kv_cache.size"]').evaluate("s => s.kv.read()") == wanted
+
+
+def test_the_status_words_are_explained(open_page):
+    page, _ = open_page(PLACES["kv_cache.wall"])
+    help_box = page.locator('[data-explorer="kv_cache.wall"] .kv-what')
+    help_box.locator("summary").click()
+    words = help_box.locator("p").text_content()
+    for status in ("Precomputed", "Starting Python", "Live", "Not possible", "Live mode unavailable"):
+        assert f"{status}:" in words
+
+
+def test_with_all_controls_open_the_picture_is_in_sight(open_page):
+    """At 1280 × 800, scrolled to the controls: the picture of the explorer with the most controls ends above the fold."""
+    page, _ = open_page(PLACES["kv_cache.wall"])
+    section = page.locator('[data-explorer="kv_cache.wall"]')
+    section.locator(".kv-more").evaluate("d => { d.open = true; d.closest('form').scrollIntoView(); }")
+    assert section.locator(".kv-picture").evaluate("p => p.getBoundingClientRect().bottom") <= 800
+
+
 def test_a_prediction_replies_to_the_choice(open_page):
     page, _ = open_page(PLACES["kv_cache.wall"])
     section = page.locator('[data-explorer="kv_cache.wall"]')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -38,7 +39,9 @@ def test_page(open_page, path, width, theme):
     page.evaluate("window.scrollTo(500, 0)")
     assert page.evaluate("window.scrollX") == 0, "the page scrolls sideways"
     drawings = page.locator(".kv-svg .kv-picture")
-    assert drawings.count() == page.locator(".kv-svg .kv-picture > svg[role=img]").count()
+    # One image to a screen reader, unless it holds links, which an image would hide.
+    described = page.locator(".kv-svg .kv-picture > svg[role=img]:not(:has(a)), .kv-svg .kv-picture > svg[role=group]:has(a)")
+    assert drawings.count() == described.count()
     assert page.locator(".kv-controls input:not([id]), .kv-controls select:not([id])").count() == 0
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
@@ -47,7 +50,8 @@ def test_page(open_page, path, width, theme):
     watch.assert_quiet()
 
 
-@pytest.mark.parametrize("path", PAGES)
+# The alphabetical index names everything once and is not for reading.
+@pytest.mark.parametrize("path", READ_PAGES)
 def test_page_is_small(path):
     assert (SITE / path).stat().st_size < PAGE_LIMIT_BYTES
 
@@ -73,6 +77,7 @@ class Links(HTMLParser):
             self.links.append(given["href"])
 
 
+@cache
 def parsed(path: Path) -> Links:
     reader = Links()
     reader.feed(path.read_text(encoding="utf-8"))

@@ -1,81 +1,54 @@
-"""Speeds of the cluster simulator, each beside its goal (issue 7).
+"""The cluster simulator: ``python bench/bench_cluster.py``, or with ``sweep`` load × policy × 5 seeds on all cores."""
 
-    .venv/bin/python bench/bench_cluster.py            the real trace if it is there, else a synthetic one
-    .venv/bin/python bench/bench_cluster.py sweep      load x policy x 5 seeds on all cores, with progress
-
-CPU seconds of this process, best of three; the sweep in seconds of wall clock.
-"""
-
-import json
 import os
 import sys
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from kvlib.cluster import POLICIES, replay_pair, replay_prefill
-from kvlib.cluster.sweep import Spread, sweep_prefill
-from kvlib.explore import REGISTRY
-from kvlib.workloads import conversation_like, read_trace
+from mooncake_trace import conversation_trace
+from speeds import Speed, best_cpu_s, report
 
-SHARED = Path(os.environ.get("KVLIB_SHARED", Path(__file__).parents[2] / "shared"))
-TRACE_PATH = SHARED / "data" / "mooncake_conversation_trace.jsonl"
-ROUNDS = 3
+from kvlib.cluster import POLICIES, Spread, replay_pair, replay_prefill, sweep_prefill
+from kvlib.workloads import conversation_like
+
+SPEEDS = (1.0, 2.0, 3.0)
 
 
-def best_of(work):
-    times = []
-    for _ in range(ROUNDS):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-def report(name, seconds, goal_s):
-    print(f"{name:<58} {1e3 * seconds:>8,.0f} ms   goal <= {1e3 * goal_s:>6,.0f} ms {'met' if seconds <= goal_s else 'MISSED'}")
-
-
-def bench_replays():
-    trace = read_trace(TRACE_PATH) if TRACE_PATH.exists() else conversation_like(12_031, seed=0)
-    print(f"{trace.name}: {len(trace.requests):,} requests, {sum(len(r.block_ids) for r in trace.requests):,} blocks")
+def measure() -> Iterator[Speed]:
+    trace = conversation_trace()
+    size = f"{len(trace.requests):,} requests"
+    pair_s = best_cpu_s(lambda: replay_pair(trace))
+    yield Speed("cluster.pair", f"{size} through 8 prefill and 8 decode instances", pair_s, "s", 2)
+    yield Speed("cluster.rate", f"{size} through both pools, as a rate", len(trace.requests) / pair_s, "requests/s", None, True)
     for policy in POLICIES:
-        report(f"prefill pool, 8 instances, {policy}", best_of(partial(replay_prefill, trace, policy=policy)), 2.0)
-    report("both pools, 8 + 8 instances", best_of(partial(replay_pair, trace)), 2.0)
-    print("linear in requests (us per request, KVCache-centric):")
-    for count in (1500, 3000, 6000, 12_000):
-        part = replace(trace, requests=trace.requests[:count])
-        print(f"  {count:>6,} requests {1e6 * best_of(partial(replay_prefill, part)) / count:>6.1f} us")
-    print("one look-up per block, whatever the number of instances (longest prefix):")
-    for instances in (1, 8, 64):
-        seconds = best_of(partial(replay_prefill, trace, instances=instances, policy="longest_prefix"))
-        print(f"  {instances:>3} instances {1e6 * seconds / len(trace.requests):>6.1f} us per request")
+        took_s = best_cpu_s(lambda: replay_prefill(trace, policy=policy))
+        yield Speed(f"cluster.{policy}", f"{size} through 8 prefill instances, {policy}", took_s, "s", 2)
+    yield growth_in_requests(trace)
+    yield growth_in_instances(trace)
 
 
-def bench_explorers():
-    for explorer_id in sorted(name for name in REGISTRY if name.startswith("mooncake")):
-        explorer = REGISTRY[explorer_id]
-        slowest = 0.0
-        for control in explorer.controls:
-            for position in control.positions or ():
-                start = time.process_time()
-                explorer.json(json.dumps({control.name: position}))
-                slowest = max(slowest, time.process_time() - start)
-        report(f"slowest position of {explorer_id}", slowest, 0.050)
+def growth_in_requests(trace) -> Speed:
+    few, many = (replace(trace, requests=trace.requests[:count]) for count in (1_500, 12_000))
+    ratio = best_cpu_s(lambda: replay_prefill(many)) / best_cpu_s(lambda: replay_prefill(few)) / 8
+    return Speed("cluster.linear", "time per request, 12,000 requests against 1,500", ratio, "times", 1.5)
 
 
-def sweep():
-    start = time.perf_counter()
-    speeds = (1.0, 2.0, 3.0)
+def growth_in_instances(trace) -> Speed:
+    """Blocks are looked up once, whatever the number of instances; only the choice among them grows."""
+    run = partial(replay_prefill, trace, policy="longest_prefix")
+    ratio = best_cpu_s(lambda: run(instances=64)) / best_cpu_s(lambda: run(instances=8))
+    return Speed("cluster.instances", "time per request, 64 instances against 8 (8 if linear)", ratio, "times", 8)
+
+
+def sweep() -> None:
     points = sweep_prefill(
-        partial(conversation_like, 3000), range(5), tuple(POLICIES), speeds, jobs=os.cpu_count(), cache_blocks=1500,
+        partial(conversation_like, 3000), range(5), tuple(POLICIES), SPEEDS, jobs=os.cpu_count(), cache_blocks=1500,
         progress=lambda done, total: print(f"\r{done} of {total}", end="", flush=True),
     )
-    print(f"\n{len(points)} runs of 3,000 requests in {time.perf_counter() - start:.1f} s")
-    print(f"{'policy':<16}{'speed':>6}   reused, mean (lowest to highest)   mean TTFT (s)")
+    print(f"\n{'policy':<16}{'speed':>6}   reused, mean (lowest to highest)   mean TTFT (s)")
     for policy in POLICIES:
-        for speed in speeds:
+        for speed in SPEEDS:
             chosen = [p.result for p in points if (p.policy, p.speed) == (policy, speed)]
             hits, ttft = Spread.of([r.hit_ratio for r in chosen]), Spread.of([r.ttft_s for r in chosen])
             print(
@@ -88,5 +61,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["sweep"]:
         sweep()
     else:
-        bench_replays()
-        bench_explorers()
+        report(measure())

@@ -1,4 +1,4 @@
-"""How fast explorers answer: in the kernel, from the star, and live in the browser. Medians and ratios to the targets.
+"""How fast explorers answer: in the kernel, from the stored states, and live in the browser.
 
     python bench/bench_explorers.py          needs a built book (make html) and Chromium
 """
@@ -12,19 +12,20 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
+from speeds import Speed, report
 
 from kvlib.explore import REGISTRY
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from find_chromium import find  # noqa: E402
 from serve import server  # noqa: E402
 
-KERNEL_MS, STAR_MS, BROWSER_MS, USABLE_MS = 100, 50, 250, 2000
+KERNEL_MS, STAR_MS, BROWSER_MS, USABLE_S = 100, 50, 250, 2
 MOVES = 7
 
 LIVE = """async ([base, asked]) => {
@@ -59,55 +60,62 @@ STAR = """async section => {
 }"""
 
 
-def random_setting(explorer, draw) -> dict:
-    return {c.name: draw.choice(c.positions) for c in explorer.controls if c.positions is not None}
+def random_settings() -> list[tuple[str, str]]:
+    """An explorer's id and a request, some for each explorer."""
+    draw = random.Random(1)
+    return [
+        (explorer_id, json.dumps({c.name: draw.choice(c.positions) for c in explorer.controls if c.positions is not None}))
+        for explorer_id, explorer in REGISTRY.items()
+        for _ in range(MOVES)
+    ]
 
 
-def report(what: str, median_ms: float, target_ms: float) -> None:
-    print(f"{what:<48} {median_ms:8.1f} ms   {median_ms / target_ms:5.2f} of {target_ms} ms")
+def moves(where: str, times_ms: dict[str, list[float]], target_ms: float) -> Iterator[Speed]:
+    """The explorers' medians, after a first call that also imports the explorer's module."""
+    medians = {explorer_id: statistics.median(times[1:]) for explorer_id, times in times_ms.items()}
+    slowest = max(medians, key=medians.get)
+    middle_ms = statistics.median(medians.values())
+    yield Speed(f"explorers.{where}", f"one move, {where}: median of {len(medians)} explorers", middle_ms, "ms", target_ms)
+    what = f"one move, {where}: slowest explorer, {slowest}"
+    yield Speed(f"explorers.{where}_slowest", what, medians[slowest], "ms", target_ms)
 
 
-def kernel() -> None:
-    medians = {}
-    for explorer_id, explorer in REGISTRY.items():
-        draw = random.Random(1)
-        times = []
-        for _ in range(MOVES):
-            request = json.dumps(random_setting(explorer, draw))
-            start = time.perf_counter()
-            explorer.json(request)
-            times.append(1e3 * (time.perf_counter() - start))
-        medians[explorer_id] = statistics.median(times)
-    for explorer_id, median in sorted(medians.items(), key=lambda item: -item[1])[:10]:
-        report(f"kernel {explorer_id}", median, KERNEL_MS)
-    report(f"kernel, median of {len(medians)} explorers", statistics.median(medians.values()), KERNEL_MS)
+def kernel() -> Iterator[Speed]:
+    times: dict[str, list[float]] = {}
+    for explorer_id, request in random_settings():
+        start = time.perf_counter()
+        REGISTRY[explorer_id].json(request)
+        times.setdefault(explorer_id, []).append(1e3 * (time.perf_counter() - start))
+    yield from moves("kernel", times, KERNEL_MS)
 
 
-def browser() -> None:
+def first_page(page: Page, base: str) -> Iterator[Speed]:
+    start = time.perf_counter()
+    page.goto(base + "notebooks/01_kv_cache.html")
+    page.locator(".kv-plotly .main-svg").first.wait_for()
+    yield Speed("explorers.usable", "chapter 1 opened cold: first figure drawn", time.perf_counter() - start, "s", USABLE_S)
+    times = page.locator('[data-explorer="kv_cache.wall"]').evaluate(STAR)
+    yield Speed("explorers.star", "first drag: from the slider to the repainted figure", statistics.median(times[1:]), "ms", STAR_MS)
+
+
+def browser() -> Iterator[Speed]:
     httpd = server()
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     base = f"http://127.0.0.1:{httpd.server_port}/"
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox"] if os.geteuid() == 0 else [])
         page = chromium.new_page()
-        start = time.perf_counter()
-        page.goto(base + "notebooks/01_kv_cache.html")
-        page.locator(".kv-plotly .main-svg").first.wait_for()
-        report("page usable (first plot drawn), cold", 1e3 * (time.perf_counter() - start), USABLE_MS)
-        times = page.locator('[data-explorer="kv_cache.wall"]').evaluate(STAR)
-        report("star hit to repaint, kv_cache.wall", statistics.median(times[1:]), STAR_MS)
-        draw = random.Random(1)
-        asked = [(i, json.dumps(random_setting(e, draw))) for i, e in REGISTRY.items() for _ in range(MOVES)]
-        booted, times = page.evaluate(LIVE, [base + "_static/", asked])
-        print(f"Python booted in the browser in {booted / 1e3:.1f} s")
-        # The first call of an explorer imports its module.
-        medians = {i: statistics.median(t[1:]) for i, t in times.items()}
-        for explorer_id, median in sorted(medians.items(), key=lambda item: -item[1])[:10]:
-            report(f"browser {explorer_id}", median, BROWSER_MS)
-        report(f"browser, median of {len(medians)} explorers", statistics.median(medians.values()), BROWSER_MS)
+        yield from first_page(page, base)
+        booted_ms, times = page.evaluate(LIVE, [base + "_static/", random_settings()])
+        yield Speed("explorers.boot", "Python started in the browser", booted_ms / 1e3, "s")
+        yield from moves("browser", times, BROWSER_MS)
         chromium.close()
 
 
+def measure() -> Iterator[Speed]:
+    yield from kernel()
+    yield from browser()
+
+
 if __name__ == "__main__":
-    kernel()
-    browser()
+    report(measure())

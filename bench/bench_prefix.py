@@ -1,195 +1,128 @@
-"""Speeds of prefix caching and trace reading, each beside its goal.
+"""Prefix caching and trace reading: ``python bench/bench_prefix.py``.
 
-    .venv/bin/python bench/bench_prefix.py [rounds]
-
-Prints the median of the rounds (3 if not given) in CPU seconds of this process. The replay of the real
-trace runs when ../shared/data (or $KVLIB_SHARED/data) is there, otherwise on the synthetic one.
+The replays run on Mooncake's conversation trace when ../shared/data (or $KVLIB_SHARED/data) has it, otherwise on
+the synthetic one. Each figure is the best of three runs, in CPU seconds of this process.
 """
 
-import os
 import random
-import statistics
-import sys
-import time
-from pathlib import Path
+from collections.abc import Iterator
+
+from mooncake_trace import conversation_trace
+from speeds import Speed, best_cpu_s, cpu_seconds, report
 
 from kvlib.prefix import BlockCache, RadixCache, lru_hit_ratios, replay
 from kvlib.prefix.eviction import Lfu, Lru
-from kvlib.workloads import conversation_like, read_trace, sharegpt_like
+from kvlib.workloads import sharegpt_like
 
-SHARED = Path(os.environ.get("KVLIB_SHARED", Path(__file__).parents[2] / "shared"))
-TRACE_PATH = SHARED / "data" / "mooncake_conversation_trace.jsonl"
-# Operations per second of a published engine's Python manager on such a trace (issue 6: 42,000 to 74,000).
-ENGINE_OPERATIONS_PER_S = 74_000
-
-
-def seconds(work, rounds):
-    """Return the median CPU time of what ``work()`` returns; ``work`` itself prepares each round, untimed."""
-    times = []
-    for _ in range(rounds):
-        run = work()
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return statistics.median(times)
+BLOCK_SIZE = 16
+CACHE_SIZES = (2_000, 20_000)
+# Three times a published engine's Python manager, at its fastest (peers.py).
+MIXED_TARGET_PER_S = 3 * 74_000
 
 
-def report(name, value, unit, goal, higher_is_better):
-    is_met = value >= goal if higher_is_better else value <= goal
-    sign = ">=" if higher_is_better else "<="
-    print(f"{name:<52} {value:>12,.3f} {unit:<12} goal {sign} {goal:>10,} {'met' if is_met else 'MISSED'}")
-
-
-def bench_replay(rounds):
-    if TRACE_PATH.exists():
-        report(
-            "read the Mooncake trace", seconds(lambda: lambda: read_trace(TRACE_PATH), rounds), "s", 1, False
-        )
-        trace = read_trace(TRACE_PATH)
-    else:
-        trace = conversation_like(12_031, seed=0)
-    print(f"replaying {trace.name}, {sum(len(request.block_ids) for request in trace.requests):,} references")
-    report(
-        "LRU replay, 10,000 blocks", seconds(lambda: lambda: replay(trace, 10_000), rounds), "s", 0.5, False
-    )
+def replays() -> Iterator[Speed]:
+    trace = conversation_trace()
+    references = f"{sum(len(request.block_ids) for request in trace.requests):,} references"
     capacities = [*range(1_000, 100_000, 1_000), None]
-    one_pass = seconds(lambda: lambda: lru_hit_ratios(trace, capacities), rounds)
-    report("LRU at 100 capacities, one pass", one_pass, "s", 2, False)
-    belady = seconds(lambda: lambda: replay(trace, 10_000, "belady"), rounds)
-    report("Belady replay, 10,000 blocks", belady, "s", 2, False)
+    yield Speed("prefix.lru", f"{references}, LRU, 10,000 blocks", best_cpu_s(lambda: replay(trace, 10_000)), "s", 0.5)
+    one_pass_s = best_cpu_s(lambda: lru_hit_ratios(trace, capacities))
+    yield Speed("prefix.one_pass", f"{references}, LRU at 100 capacities, one pass", one_pass_s, "s", 2)
+    belady_s = best_cpu_s(lambda: replay(trace, 10_000, "belady"))
+    yield Speed("prefix.belady", f"{references}, Belady, 10,000 blocks", belady_s, "s", 2)
 
 
-def bench_appends(num_blocks, rounds):
-    num_tokens = 16 * (num_blocks - 1)
+def appends(num_blocks: int) -> Speed:
+    num_tokens = BLOCK_SIZE * (num_blocks - 1)
 
     def work():
-        cache = BlockCache(num_blocks, block_size=16)
+        cache = BlockCache(num_blocks, BLOCK_SIZE)
         cache.allocate("one", [0])
+        for token in range(num_tokens):
+            cache.append("one", token)
 
-        def run():
-            for token in range(num_tokens):
-                cache.append("one", token)
-
-        return run
-
-    report(
-        f"append one token, {num_blocks:,} blocks", num_tokens / seconds(work, rounds), "per s", 500_000, True
-    )
+    per_s = num_tokens / best_cpu_s(work)
+    return Speed(f"prefix.append_{num_blocks}", f"append one token, cache of {num_blocks:,} blocks", per_s, "per s", 500_000, True)
 
 
-def bench_allocations(num_blocks, rounds):
+def allocations(num_blocks: int) -> Speed:
     rng = random.Random(0)
-    prompts = [[rng.randrange(50_000) for _ in range(16 * 100)] for _ in range(300)]
+    prompts = [[rng.randrange(50_000) for _ in range(100 * BLOCK_SIZE)] for _ in range(300)]
 
     def work():
-        cache = BlockCache(num_blocks, block_size=16)
+        cache = BlockCache(num_blocks, BLOCK_SIZE)
+        for seq, prompt in enumerate(prompts):
+            cache.allocate(seq, prompt)
+            if seq >= 10:
+                cache.free(seq - 10)
 
-        def run():
-            for seq, prompt in enumerate(prompts):
-                cache.allocate(seq, prompt)
-                if seq >= 10:
-                    cache.free(seq - 10)
-
-        return run
-
-    report(
-        f"allocate with hashing, {num_blocks:,} blocks",
-        30_000 / seconds(work, rounds),
-        "blocks/s",
-        150_000,
-        True,
-    )
+    per_s = 100 * len(prompts) / best_cpu_s(work)
+    what = f"allocate with hashing, cache of {num_blocks:,} blocks"
+    return Speed(f"prefix.allocate_{num_blocks}", what, per_s, "blocks/s", 150_000, True)
 
 
-def bench_mixed(num_blocks, rounds):
-    """1,500 chat requests behind one of three system prompts: allocate, append every token, free."""
+def mixed(num_blocks: int) -> Speed:
+    """1,500 chats behind one of three system prompts: allocate, append every token, free."""
     rng = random.Random(1)
     requests = sharegpt_like(1_500, rate=3.0, seed=1)
     system_prompts = [rng.choices(range(50_000), k=256) for _ in range(3)]
-    prompts = [
-        rng.choice(system_prompts) + rng.choices(range(50_000), k=request.num_input_tokens)
-        for request in requests
-    ]
-    outputs = [request.num_output_tokens for request in requests]
+    prompts = [rng.choice(system_prompts) + rng.choices(range(50_000), k=r.num_input_tokens) for r in requests]
 
     def work():
-        cache = BlockCache(num_blocks, block_size=16)
+        cache = BlockCache(num_blocks, BLOCK_SIZE)
+        for seq, (prompt, request) in enumerate(zip(prompts, requests)):
+            cache.allocate(seq, prompt)
+            for token in range(request.num_output_tokens):
+                cache.append(seq, token)
+            if seq >= 8:
+                cache.free(seq - 8)
 
-        def run():
-            for seq, (prompt, num_output_tokens) in enumerate(zip(prompts, outputs)):
-                cache.allocate(seq, prompt)
-                for token in range(num_output_tokens):
-                    cache.append(seq, token)
-                if seq >= 8:
-                    cache.free(seq - 8)
-
-        return run
-
-    speed = (sum(outputs) + 2 * 1_500) / seconds(work, rounds)
-    report(f"mixed trace, {num_blocks:,} blocks", speed, "operations/s", 3 * ENGINE_OPERATIONS_PER_S, True)
+    operations = sum(r.num_output_tokens for r in requests) + 2 * len(requests)
+    what = f"1,500 chats: allocate, append, free; cache of {num_blocks:,} blocks"
+    return Speed(f"prefix.mixed_{num_blocks}", what, operations / best_cpu_s(work), "operations/s", MIXED_TARGET_PER_S, True)
 
 
-def bench_radix(rounds):
+def radix() -> Speed:
     rng = random.Random(2)
     shared = [[rng.randrange(50_000) for _ in range(6_000)] for _ in range(20)]
     prompts = [
-        tuple(shared[rng.randrange(20)][: rng.randrange(1_000, 6_000)] + rng.choices(range(50_000), k=8_000))[
-            :8_000
-        ]
+        tuple(shared[rng.randrange(20)][: rng.randrange(1_000, 6_000)] + rng.choices(range(50_000), k=8_000))[:8_000]
         for _ in range(2_000)
     ]
 
     def work():
         cache = RadixCache(capacity_tokens=1_000_000)
+        for prompt in prompts:
+            cache.match_prefix(prompt)
+            cache.insert(prompt)
 
-        def run():
-            for prompt in prompts:
-                cache.match_prefix(prompt)
-                cache.insert(prompt)
-
-        return run
-
-    report("radix: match and insert 2,000 prompts of 8,000", seconds(work, rounds), "s", 3, False)
+    return Speed("prefix.radix", "radix tree: match and insert 2,000 prompts of 8,000 tokens", best_cpu_s(work), "s", 3)
 
 
-def bench_eviction(rounds):
-    """The time per reference must not grow with the cache; every timed reference evicts."""
+def eviction_s(policy, num_blocks: int) -> float:
+    """20,000 references to a full cache; each of them evicts."""
+    cache = policy(num_blocks)
+    for block in range(num_blocks):
+        cache.reference(block, depth=0)
+    return cpu_seconds(lambda: [cache.reference(block, depth=0) for block in range(num_blocks, num_blocks + 20_000)])
+
+
+def evictions() -> Iterator[Speed]:
+    """A cost linear in the size of the cache would make this ratio 100; a logarithmic one 1.5, plus slower memory."""
     for policy in (Lru, Lfu):
-        small, large = (eviction_us(policy, num_blocks, rounds) for num_blocks in (10_000, 1_000_000))
-        print(f"{policy.__name__} eviction: {small:.2f} us at 10,000 blocks, {large:.2f} us at 1,000,000")
-
-    def work():
-        cache = BlockCache(1_000_000, block_size=1)
-        cache.allocate("fill", range(1_000_000))
-        cache.free("fill")
-        return lambda: cache.allocate("evict", range(2_000_000, 2_020_000))
-
-    print(
-        f"BlockCache eviction at 1,000,000 blocks: {seconds(work, rounds) / 20_000 * 1e6:.2f} us with hashing"
-    )
+        ratio = eviction_s(policy, 1_000_000) / eviction_s(policy, 10_000)
+        name = policy.__name__.upper()
+        yield Speed(f"prefix.evict_{name.lower()}", f"{name} eviction, 1,000,000 blocks against 10,000", ratio, "times", 10)
 
 
-def eviction_us(policy, num_blocks, rounds):
-    def work():
-        cache = policy(num_blocks)
-        for block in range(num_blocks):
-            cache.reference(block, depth=0)
-
-        def run():
-            for block in range(num_blocks, num_blocks + 20_000):
-                cache.reference(block, depth=0)
-
-        return run
-
-    return seconds(work, rounds) / 20_000 * 1e6
+def measure() -> Iterator[Speed]:
+    yield from replays()
+    for num_blocks in CACHE_SIZES:
+        yield appends(num_blocks)
+        yield allocations(num_blocks)
+        yield mixed(num_blocks)
+    yield radix()
+    yield from evictions()
 
 
 if __name__ == "__main__":
-    num_rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    bench_replay(num_rounds)
-    for size in (2_000, 20_000):
-        bench_appends(size, num_rounds)
-        bench_allocations(size, num_rounds)
-        bench_mixed(size, num_rounds)
-    bench_radix(num_rounds)
-    bench_eviction(num_rounds)
+    report(measure())

@@ -1,35 +1,37 @@
-"""How fast the Strata scheduler runs, and what scattered copies cost on this machine.
+"""The Strata scheduler, and copies of scattered pieces: ``python bench/bench_strata.py``."""
 
-Run: .venv/bin/python bench/bench_strata.py
-"""
+from collections.abc import Iterator
 
-import time
+from speeds import Speed, best_cpu_s, report
 
 from kvlib.tiers import document_questions, known_documents, measure_copies, serve_prefills
 
 NUM_REQUESTS = 10_000
+PIECE_BYTES = 64 * 1024
 
 
-def scheduler() -> None:
-    """10,000 requests through the queue, the tree and the composer (target: under 2 s)."""
+def scheduler() -> Iterator[Speed]:
+    """10,000 requests through the queue, the tree and the composer."""
+    asks = document_questions(NUM_REQUESTS, rate=8.0, seed=1, fresh_share=0.1)
+    known = known_documents(asks)
     for policy in ("fcfs", "balanced"):
-        asks = document_questions(NUM_REQUESTS, rate=8.0, seed=1, fresh_share=0.1)
-        known = known_documents(asks)
-        start = time.process_time()
-        run = serve_prefills(asks, known=known, policy=policy)
-        took = time.process_time() - start
-        print(f"{policy:9} {NUM_REQUESTS:,} requests, {len(run.batches):,} batches: {took:.2f} s of CPU time")
+        took_s = best_cpu_s(lambda: serve_prefills(asks, known=known, policy=policy))
+        yield Speed(f"strata.{policy}", f"{NUM_REQUESTS:,} requests through Strata's scheduler, {policy}", took_s, "s", 2)
 
 
-def copies() -> None:
-    """One copy per scattered piece, and one gather, against one contiguous copy."""
-    print("backend piece_bytes contiguous_GB/s one_by_one_share gathered_share")
+def copies() -> Iterator[Speed]:
+    """Scattered pieces one by one, and in one gather, as shares of one contiguous copy."""
     for backend in ("numpy", "torch"):
-        for kib in (2, 16, 64, 256, 1024):
-            m = measure_copies(kib * 1024, backend)
-            print(f"{backend:7} {m.piece_bytes:11,} {m.contiguous / 1e9:15.2f} {m.one_by_one_share:16.3f} {m.gathered_share:14.3f}")
+        measured = measure_copies(PIECE_BYTES, backend)
+        for name, share in (("one_by_one", measured.one_by_one_share), ("gathered", measured.gathered_share)):
+            what = f"64 KiB pieces, {name.replace('_', ' ')}, {backend}: share of a contiguous copy"
+            yield Speed(f"strata.{name}_{backend}", what, 100 * share, "%", None, True)
+
+
+def measure() -> Iterator[Speed]:
+    yield from scheduler()
+    yield from copies()
 
 
 if __name__ == "__main__":
-    scheduler()
-    copies()
+    report(measure())

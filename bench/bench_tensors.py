@@ -1,7 +1,7 @@
-"""Time attention through block tables, and SmolLM2: ``python bench/bench_tensors.py``.
+"""Attention through block tables, and SmolLM2: ``python bench/bench_tensors.py``.
 
 Everything is compared inside one run, so the ratios mean something on any machine. One thread, unless
-``--threads`` says otherwise; ``--device cuda`` adds the Triton kernel.
+``--threads`` says otherwise; ``--device cuda`` times the Triton kernel.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import platform
 import random
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -24,6 +25,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from speeds import Speed, report  # noqa: E402
 
 from kvlib.errors import ConfigError  # noqa: E402
 from kvlib.tensors.attention import paged_attention  # noqa: E402
@@ -64,8 +66,8 @@ def decode_example(xp, block_size: int):
     return query, keys, values, [order[row * each:(row + 1) * each] for row in range(BATCH)]
 
 
-def bench_attention() -> dict:
-    """Print times, and return their ratios to contiguous attention."""
+def time_attention() -> tuple[float, dict]:
+    """Print times; return that of contiguous attention in seconds, and the ratios of the others to it."""
     print(f"decode attention: batch {BATCH}, {HEADS} heads on {KV_HEADS}, width {HEAD_DIM}, context {CONTEXT}, {DTYPE}")
     xp = get_backend("torch", DTYPE, OPTIONS.device)
     query, keys, values, tables = decode_example(xp, 16)
@@ -78,20 +80,20 @@ def bench_attention() -> dict:
     together = gather()
     sdpa = torch.nn.functional.scaled_dot_product_attention
     contiguous = seconds(lambda: sdpa(wanted, *together, enable_gqa=True))
-    report("contiguous SDPA", contiguous, contiguous)
-    ratios = {"gather": report("gather + SDPA", seconds(lambda: sdpa(wanted, *gather(), enable_gqa=True)), contiguous)}
+    say("contiguous SDPA", contiguous, contiguous)
+    ratios = {"gather": say("gather + SDPA", seconds(lambda: sdpa(wanted, *gather(), enable_gqa=True)), contiguous)}
     if ON_GPU:
-        return {**ratios, "triton": bench_triton(xp, contiguous)}
+        return contiguous, {**ratios, "triton": time_triton(xp, contiguous)}
     for name in ("torch", "numpy"):
         xp, ratios[name] = get_backend(name, DTYPE), {}
         for block_size in BLOCK_SIZES:
             example = decode_example(xp, block_size)
             taken = seconds(lambda: paged_attention(xp, *example, [CONTEXT] * BATCH))
-            ratios[name][block_size] = report(f"{name}, blocks of {block_size}", taken, contiguous)
-    return ratios
+            ratios[name][block_size] = say(f"{name}, blocks of {block_size}", taken, contiguous)
+    return contiguous, ratios
 
 
-def bench_triton(xp, contiguous: float) -> dict:
+def time_triton(xp, contiguous: float) -> dict:
     """The kernel against the loop over blocks, first in value, then in time."""
     from kvlib.tensors.triton_decode import paged_decode
 
@@ -102,11 +104,11 @@ def bench_triton(xp, contiguous: float) -> dict:
         wanted = paged_attention(xp, query, keys, values, tables, [CONTEXT] * BATCH)[:, 0]
         error = float((paged_decode(rows, keys, values, index, lengths) - wanted).abs().max())
         taken = seconds(lambda: paged_decode(rows, keys, values, index, lengths))
-        ratios[block_size] = report(f"Triton, blocks of {block_size} (max |Δ| {error:.1e})", taken, contiguous)
+        ratios[block_size] = say(f"Triton, blocks of {block_size} (max |Δ| {error:.1e})", taken, contiguous)
     return ratios
 
 
-def report(what: str, taken: float, contiguous: float) -> float:
+def say(what: str, taken: float, contiguous: float) -> float:
     print(f"  {what:40s} {1e3 * taken:8.2f} ms   {taken / contiguous:6.2f} × contiguous SDPA", flush=True)
     return float(f"{taken / contiguous:.3g}")
 
@@ -121,28 +123,45 @@ def write_json(ratios: dict, path: str) -> None:
     Path(path).write_text(json.dumps({"command": command, "machine": machine, "ratios": ratios}, indent=1) + "\n")
 
 
-def bench_smollm() -> None:
+def attention(contiguous: float, ratios: dict) -> Iterator[Speed]:
+    """The figures of the CPU with a target, all for blocks of 16."""
+    blocks, numpy_blocks = ratios["torch"][16], ratios["numpy"][16]
+    yield Speed("tensors.gather", "gather + SDPA against torch, block by block", ratios["gather"] / blocks, "times", 2, True)
+    yield Speed("tensors.sdpa", "torch, block by block, against contiguous SDPA", blocks, "times")
+    yield Speed("tensors.numpy", "numpy, block by block, against contiguous SDPA", numpy_blocks, "times", 4)
+    kv_bytes = 2 * BATCH * CONTEXT * KV_HEADS * HEAD_DIM * 4
+    gb_per_s = kv_bytes / (contiguous * min(blocks, numpy_blocks)) / 1e9
+    yield Speed("tensors.bytes", "KV read by decode attention, block by block", gb_per_s, "GB/s", None, True)
+
+
+def smollm() -> Iterator[Speed]:
     for name in ("numpy", "torch"):
-        start = time.perf_counter()
         model = load_smollm(get_backend(name, "float32", OPTIONS.device if name == "torch" else "cpu"))
-        print(f"SmolLM2 on {name}: loaded in {time.perf_counter() - start:.1f} s")
         tokens = [random.Random(0).randrange(model.shape.vocabulary) for _ in range(1024)]
         session = PagedSession(model, num_blocks=80, block_size=16, scatter_seed=0)
         start = time.perf_counter()
         row = session.feed({"a": tokens})["a"]
-        print(f"  prefill of 1,024 tokens {time.perf_counter() - start:6.2f} s")
+        prefill_s = time.perf_counter() - start
+        yield Speed(f"tensors.prefill_{name}", f"SmolLM2: prefill of 1,024 tokens, {name}", prefill_s, "s", 6)
         start, steps = time.perf_counter(), 40
         for _ in range(steps):
             row = session.feed({"a": [max(range(len(row)), key=row.__getitem__)]})["a"]
-        print(f"  decode {steps / (time.perf_counter() - start):6.1f} tokens/s")
+        per_s = steps / (time.perf_counter() - start)
+        yield Speed(f"tensors.decode_{name}", f"SmolLM2: decode through the paged cache, {name}", per_s, "tokens/s", 12, True)
+
+
+def measure() -> Iterator[Speed]:
+    contiguous, ratios = time_attention()
+    if OPTIONS.json:
+        write_json(ratios, OPTIONS.json)
+    if not ON_GPU:
+        yield from attention(contiguous, ratios)
+    try:
+        yield from smollm()
+    except ConfigError as refusal:
+        print(f"SmolLM2 left out: {refusal}")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(OPTIONS.threads)
-    measured = bench_attention()
-    if OPTIONS.json:
-        write_json(measured, OPTIONS.json)
-    try:
-        bench_smollm()
-    except ConfigError as refusal:
-        print(f"SmolLM2 left out: {refusal}")
+    report(measure())

@@ -22,7 +22,7 @@ class Map(Drawing):
         """A box with a word in its middle that leads to `href`."""
         with self.link(href):
             self.box(x, y, width, height, fill="var(--kv-panel)")
-            self.text(x + width / 2, y + height / 2 + 5, text, anchor="middle", colour="var(--pst-color-link)")
+            self.text(x + width / 2, y + height / 2 + 5, text, anchor="middle", color="var(--pst-color-link)")
 
     def bow(self, x, y1, y2, reach):
         """An arrow from (x, y1) to (x, y2) that swings out to the left."""
@@ -30,9 +30,9 @@ class Map(Drawing):
         self._shapes.append(f'<path d="M{x} {y1:.0f}C{out} {y1:.0f} {out} {y2:.0f} {x - 5} {y2:.0f}" style="stroke-width:1.3"/>')
         self._shapes.append(f'<polygon points="{x},{y2:.0f} {x - 7},{y2 - 4:.0f} {x - 7},{y2 + 4:.0f}"/>')
 
-    def stop(self, x, y, colour, direct: bool):
-        fill = colour if direct else "var(--pst-color-background)"
-        self._shapes.append(f'<circle cx="{x}" cy="{y:.0f}" r="6.5" fill="{fill}" stroke="{colour}" stroke-width="2"/>')
+    def stop(self, x, y, color, direct: bool):
+        fill = color if direct else "var(--pst-color-background)"
+        self._shapes.append(f'<circle cx="{x}" cy="{y:.0f}" r="6.5" fill="{fill}" stroke="{color}" stroke-width="2"/>')
 
 
 def chapter_map(chapters: list[Chapter], captions: dict[str, str], href) -> str:
@@ -74,13 +74,13 @@ def draw_needs(drawing: Map, chapter: Chapter, rows: dict):
 
 
 def draw_threads(drawing: Map, chapters: list[Chapter], rows: dict, bottom: float):
-    for i, (room, word, colour) in enumerate(THREADS):
+    for i, (room, word, color) in enumerate(THREADS):
         x = THREAD_X + i * THREAD_GAP
         drawing.text(x, 14 + 14 * (i % 2), word, anchor="middle", size=13)
-        drawing.line(x, 34, x, bottom - 4, width=3, colour=colour)
+        drawing.line(x, 34, x, bottom - 4, width=3, color=color)
         for chapter in chapters:
             if room in rooms_below(chapter.rooms):
-                drawing.stop(x, rows[chapter.doc] + BOX_HEIGHT / 2, colour, room in chapter.rooms)
+                drawing.stop(x, rows[chapter.doc] + BOX_HEIGHT / 2, color, room in chapter.rooms)
     drawing.stop(BOX_X + 6, bottom + 14, USED, True)
     drawing.text(BOX_X + 18, bottom + 19, "by name", size=13)
     drawing.stop(BOX_X + 92, bottom + 14, USED, False)

@@ -3,10 +3,10 @@
   "use strict";
   const { settings, local, make, freshId, loadScript, states, loadStates, copyLink, python, makers, restore } = window.kv;
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function themed(layout) {
-    const ink = colour("--pst-color-text-base") || "#222", grid = colour("--kv-grid");
+    const ink = color("--pst-color-text-base") || "#222", grid = color("--kv-grid");
     const axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true };
     const dressed = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { ...layout.font, color: ink } };
     for (const name of Object.keys(layout)) {

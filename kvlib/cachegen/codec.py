@@ -138,6 +138,15 @@ def decode(blob: bytes, profile: Profile, backend: str = "numpy", *, device: str
     ------
     DecodeError
         When the stream is damaged, cut, of another version, or was encoded with another profile.
+
+    Examples
+    --------
+    >>> from kvlib.cachegen.profile import learn_profile
+    >>> kv = np.random.default_rng(0).normal(size=(2, 2, 30, 4)).astype(np.float32)
+    >>> profile = learn_profile([kv])
+    >>> back = decode(encode(kv, profile, level=0), profile)
+    >>> back.shape == kv.shape, bool(abs(back - kv).mean() < 0.2)
+    (True, True)
     """
     header, payloads = bitstream.read(blob)
     if header.profile != profile.digest:

@@ -50,6 +50,12 @@ class Profile:
         rANS tables of the anchors.
     slots : uint16 array [levels, channels, planes, alphabet]
         rANS tables of the differences, one set for each level.
+
+    Examples
+    --------
+    >>> profile = learn_profile([np.random.default_rng(0).normal(size=(4, 2, 50, 8))])
+    >>> profile.means.shape         # K and V of four layers, eight channels
+    (8, 8)
     """
 
     recipe: Recipe
@@ -149,7 +155,7 @@ def learn_profile(kvs: Sequence, recipe: Recipe = PAPER) -> Profile:
     slots = []
     for level in range(len(LEVELS)):
         bins = profile.bins(level)[:, None, None]
-        slots.append(slots_from_counts(_with_neighbours(_counts([rest / bins for rest in left], recipe))))
+        slots.append(slots_from_counts(_with_neighbors(_counts([rest / bins for rest in left], recipe))))
     # An anchor has no escape, so every step it can have gets a slot.
     highest = 2 ** (recipe.anchor_bits - 1) - 1
     anchor_counts = WEIGHT * _counts(anchors, recipe)
@@ -192,7 +198,7 @@ def _counts(contexts: Sequence[np.ndarray], recipe: Recipe) -> np.ndarray:
     return counts
 
 
-def _with_neighbours(counts: np.ndarray) -> np.ndarray:
+def _with_neighbors(counts: np.ndarray) -> np.ndarray:
     """Let the symbols between and next to those seen, and the escape, occur too."""
     seen = counts[..., :ESCAPE] > 0
     places = np.arange(ESCAPE)

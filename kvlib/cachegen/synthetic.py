@@ -1,4 +1,4 @@
-"""A KV with exactly the two properties in question: how alike neighbours are, and how far channels lie apart.
+"""A KV with exactly the two properties in question: how alike neighbors are, and how far channels lie apart.
 
 Each channel is a first-order autoregressive series of unit variance around an offset of its own. Everything
 about its differences can be worked out by hand, which is what makes it a yardstick for real KV.
@@ -39,7 +39,7 @@ def synthetic_channels(
     Parameters
     ----------
     correlation : float
-        Between neighbouring tokens of a channel, 0 to 1.
+        Between neighboring tokens of a channel, 0 to 1.
     offset : float
         Spread of the channels' offsets in standard deviations of a channel: channels lie at -offset and
         +offset in turn, so the offsets' variance is exactly its square.

@@ -38,6 +38,12 @@ class Candidate(NamedTuple):
         Predicted time of that pull.
     pulled_prefill_ns : int
         Prefill after the pull.
+
+    Examples
+    --------
+    >>> one = Candidate(queue_ns=500, assigned_ns=0, prefix_blocks=4, local_prefill_ns=1600)
+    >>> one.local_ttft_ns
+    2100
     """
 
     queue_ns: int

@@ -77,6 +77,16 @@ class DecodePool:
     instances : int
     clock : StepClock
     tbt_slo_s : float
+
+    Examples
+    --------
+    >>> from kvlib.specs import get_gpu, get_model
+    >>> clock = StepClock(get_model("llama-2-70b"), get_gpu("a800-80gb"), num_gpus=8)
+    >>> pool = DecodePool(2, clock, tbt_slo_s=0.1)
+    >>> pool.select(now_ns=0, num_tokens=1000) is pool.instances[0]
+    True
+    >>> DecodePool(2, clock, tbt_slo_s=0.001).select(now_ns=0, num_tokens=1000) is None
+    True
     """
 
     def __init__(self, instances: int, clock: StepClock, tbt_slo_s: float):

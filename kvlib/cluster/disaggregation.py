@@ -32,6 +32,12 @@ class Hardware:
         card, and at the loads of this chapter it is mostly idle.
     max_len : int
         Longest prompt plus output.
+
+    Examples
+    --------
+    >>> fast, slow = Hardware(link="nvlink3"), Hardware(link="net-25g")
+    >>> fast.kv_transfer_s(2048) < slow.kv_transfer_s(2048) / 50
+    True
     """
 
     model: str = "opt-13b"
@@ -64,6 +70,13 @@ class ClusterRun:
     per_request : tuple of RequestOutcome
     num_gpus : int
         Of the whole cluster.
+
+    Examples
+    --------
+    >>> from kvlib.workloads import sharegpt_like
+    >>> run = serve_coupled(sharegpt_like(20, rate=2.0, seed=0), instances=2)
+    >>> run.completed + run.rejected == len(run.per_request)
+    True
     """
 
     per_request: tuple[RequestOutcome, ...]

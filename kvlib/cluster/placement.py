@@ -50,6 +50,12 @@ class Machine:
     tp_efficiency : float
         Share of a doubling of speed that is left when TP doubles. 0.85 is assumed; DistServe (section 3.1)
         calls twice this number K and finds it between 1 and 2.
+
+    Examples
+    --------
+    >>> machine = example_machine()
+    >>> machine.num_gpus, machine.kv_slots(tp=2, pp=1) > 2 * machine.kv_slots(tp=1, pp=1)
+    (8, True)
     """
 
     model: ModelSpec
@@ -191,6 +197,12 @@ def placements(machine: Machine, work: Workload, shares_node: bool = True) -> It
 
     TP stays within a node and in powers of two. With ``shares_node`` a prefill and a decode instance fit one
     node together, and KV stays inside it; without, pools have nodes of their own and KV crosses the network.
+
+    Examples
+    --------
+    >>> work = Workload(512, 64, ttft_slo_s=0.4, tbt_slo_s=0.04)
+    >>> all(choice.num_gpus <= 8 for choice in placements(example_machine(), work))
+    True
     """
     sizes = [2**k for k in range(machine.gpus_per_node.bit_length()) if 2**k <= machine.gpus_per_node]
     cuts = [(tp, pp) for tp in sizes for pp in (1, 2, 4) if tp * pp <= machine.gpus_per_node]
@@ -248,5 +260,11 @@ def best_placement(machine: Machine, work: Workload, shares_node: bool = True) -
 
 
 def example_machine() -> Machine:
-    """One node of eight A100 with OPT-13B, the model of DistServe's first example; 25 Gb/s between nodes."""
+    """One node of eight A100 with OPT-13B, the model of DistServe's first example; 25 Gb/s between nodes.
+
+    Examples
+    --------
+    >>> example_machine().gpus_per_node
+    8
+    """
     return Machine(get_model("opt-13b"), get_gpu("a100-80gb"), 1, 8, get_link("nvlink3"), get_link("net-25g"))

@@ -28,6 +28,14 @@ class PrefillReplay:
     requests_by_instance : tuple of int
     ttfts_s, estimates_s : tuple of float
         TTFT of each accepted request, and what Conductor expected.
+
+    Examples
+    --------
+    >>> from kvlib.cluster import replay_prefill
+    >>> from kvlib.workloads import conversation_like
+    >>> run = replay_prefill(conversation_like(100, seed=0), instances=2)
+    >>> run.submitted, run.rejected, len(run.busy_s)
+    (100, 0, 2)
     """
 
     submitted: int

@@ -38,6 +38,11 @@ class PrefillSetup:
         GPUs per instance. The default is Mooncake's node: eight A800 and a model like LLaMA-2-70B.
     seed : int
         For ``random`` and ``random_pull``.
+
+    Examples
+    --------
+    >>> PrefillSetup(instances=2).policy
+    'kvcache_centric'
     """
 
     instances: int = 8

@@ -163,7 +163,13 @@ class Range(Control):
 
 @dataclass(frozen=True)
 class Toggle(Control):
-    """On or off, drawn as a check box."""
+    """On or off, drawn as a check box.
+
+    Examples
+    --------
+    >>> Toggle("shared", "Share the prefix").text(True)
+    'on'
+    """
 
     default: bool = False
 
@@ -179,7 +185,13 @@ class Toggle(Control):
 
 @dataclass(frozen=True)
 class Stepper(Control):
-    """The frames 0 … `last` of a process: back, forward and play."""
+    """The frames 0 … `last` of a process: back, forward and play.
+
+    Examples
+    --------
+    >>> Stepper("step", "Step", last=3).positions
+    (0, 1, 2, 3)
+    """
 
     last: int = 1
     default: int = 0
@@ -196,7 +208,13 @@ class Stepper(Control):
 
 @dataclass(frozen=True)
 class Text(Control):
-    """Free text up to `longest` characters; always computed live."""
+    """Free text up to `longest` characters; always computed live.
+
+    Examples
+    --------
+    >>> Text("prompt", "Prompt", longest=400).check("Once upon a time")
+    'Once upon a time'
+    """
 
     default: str = ""
     longest: int = 400
@@ -229,6 +247,11 @@ class File(Control):
         Name endings, as in ``".json"`` or ``".jsonl,.csv,.gz"``.
     replaces : str
         The control whose choice the file stands in for, if any: choosing there gives the file up.
+
+    Examples
+    --------
+    >>> File("config", "Your config.json", accept=".json").default
+    ''
     """
 
     accept: str = ""

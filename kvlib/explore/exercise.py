@@ -49,6 +49,11 @@ class Problem:
         Relative; 0 for arithmetic, which must be exact.
     slips : sequence of Slip
         Usual mistakes. One that equals the answer for this draw is dropped.
+
+    Examples
+    --------
+    >>> Problem("How many blocks of 16 do 53 tokens take?", 4, "blocks", "53 / 16, rounded up.").answer
+    4
     """
 
     question: str
@@ -89,6 +94,14 @@ class Search:
         Keyword arguments named like the controls in, a `Verdict` out.
     known : dict
         A setting that passes, so that a test can show one is reachable.
+
+    Examples
+    --------
+    >>> from kvlib.explore import Toggle
+    >>> judge = lambda on: Verdict(on, "Light." if on else "It is dark.")
+    >>> lamp = Search("Switch it on.", (Toggle("on", "Lamp"),), judge, {"on": True}, "One click.")
+    >>> lamp.judge(**lamp.known).right
+    True
     """
 
     question: str
@@ -213,7 +226,13 @@ EXERCISES = Registry()
 
 
 def exercise(*, title: str):
-    """Declare the decorated function (a `random.Random` in, a `Problem` or `Search` out) an exercise."""
+    """Declare the decorated function (a `random.Random` in, a `Problem` or `Search` out) an exercise.
+
+    Examples
+    --------
+    >>> EXERCISES["primer_batch.ready_1"].id        # declared as ready_1 in kvlib/figures/primer_batch.py
+    'primer_batch.ready_1'
+    """
 
     def register(function):
         module = function.__module__.rpartition(".")[2]

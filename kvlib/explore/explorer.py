@@ -67,6 +67,12 @@ class Explorer:
     expects : mapping
         Control name → ``"rises:<number>"``, ``"falls:<number>"`` or ``"changes:<number>"``: what moving
         that control alone does to one of the view's `numbers`. A test holds it.
+
+    Examples
+    --------
+    >>> wall = REGISTRY["kv_cache.wall"]
+    >>> wall.id, wall.view() == wall.view()
+    ('kv_cache.wall', True)
     """
 
     id: str
@@ -143,6 +149,11 @@ def explorer(*, title: str, controls, predict=None, expects=None):
     """Declare the decorated function an explorer and register it.
 
     The function keeps working as a plain function. See ``book/adding_a_chapter.md``.
+
+    Examples
+    --------
+    >>> REGISTRY["kv_cache.wall"].function.__name__       # declared as wall in kvlib/figures/kv_cache.py
+    'wall'
     """
 
     def register(function):

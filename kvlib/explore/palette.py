@@ -1,9 +1,9 @@
-"""One palette for the whole book: a colour always means the same thing.
+"""One palette for the whole book: a color always means the same thing.
 
-Each colour keeps a contrast of at least 3:1 against the light page (white) and the dark page
-(#121212), which WCAG 2.2 asks of graphics, and no picture relies on colour alone: bars carry
+Each color keeps a contrast of at least 3:1 against the light page (white) and the dark page
+(#121212), which WCAG 2.2 asks of graphics, and no picture relies on color alone: bars carry
 labels or patterns and lines carry dashes. ``tests/unit/test_explore_palette.py`` checks both the
-contrast and that neighbours stay apart under simulated colour-blindness.
+contrast and that neighbors stay apart under simulated color-blindness.
 """
 
 # What memory holds.

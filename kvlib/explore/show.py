@@ -47,6 +47,10 @@ def show(item_id: str) -> Shown:
     ------
     ConfigError
         When nothing has that id; the message lists what does.
+
+    Examples
+    --------
+    >>> shown = show("kv_cache.wall")       # in a notebook: a live widget
     """
     found = REGISTRY.find(item_id)
     if found is not None:

@@ -1,7 +1,7 @@
 """A small helper that draws structures (memory maps, block tables, trees, timelines) as SVG text.
 
 Drawings are `WIDTH` units wide, so that 14-unit letters stay readable on a phone. Words take the
-colour of the page they stand on (``currentColor``), so a drawing works in both themes.
+color of the page they stand on (``currentColor``), so a drawing works in both themes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Drawing:
         self._shapes.append("</a>")
 
     def box(self, x, y, width, height, *, fill="none", text="", dashed=False, hatched=False, title=""):
-        """A rectangle with a word in its middle; `hatched` marks waste without relying on colour."""
+        """A rectangle with a word in its middle; `hatched` marks waste without relying on color."""
         place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         look = f'fill="{escape(fill)}"' + (' stroke-dasharray="4 3"' if dashed else "")
         end = f"><title>{escape(title)}</title></rect>" if title else "/>"
@@ -74,9 +74,9 @@ class Drawing:
         if hatched:
             self._hatch(x, y, width, height)
         if text:
-            # Black keeps 4.5:1 on every colour of the palette.
-            colour = "currentColor" if fill == "none" else "#000"
-            self.text(x + width / 2, y + height / 2 + LETTER * 0.35, text, anchor="middle", colour=colour)
+            # Black keeps 4.5:1 on every color of the palette.
+            color = "currentColor" if fill == "none" else "#000"
+            self.text(x + width / 2, y + height / 2 + LETTER * 0.35, text, anchor="middle", color=color)
 
     def _hatch(self, x, y, width, height, gap=7):
         """Diagonal lines clipped to the rectangle by arithmetic, since pattern ids clash between drawings."""
@@ -87,26 +87,26 @@ class Drawing:
             strokes.append(f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}")
         self._shapes.append(f'<path d="{"".join(strokes)}"/>')
 
-    def line(self, x1, y1, x2, y2, *, width=1.2, colour="currentColor", dashed=False):
+    def line(self, x1, y1, x2, y2, *, width=1.2, color="currentColor", dashed=False):
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         ends = f'x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
-        self._shapes.append(f'<line {ends} stroke="{escape(colour)}" stroke-width="{number(width)}"{dash}/>')
+        self._shapes.append(f'<line {ends} stroke="{escape(color)}" stroke-width="{number(width)}"{dash}/>')
 
-    def arrow(self, x1, y1, x2, y2, *, colour="currentColor"):
+    def arrow(self, x1, y1, x2, y2, *, color="currentColor"):
         """A curve from (x1, y1) to (x2, y2), leaving and arriving vertically, with a head at its end."""
         middle = (y1 + y2) / 2
         points = f"M{number(x1)} {number(y1)}C{number(x1)} {number(middle)} {number(x2)} {number(middle)}"
         self._shapes.append(
-            f'<path d="{points} {number(x2)} {number(y2)}" style="stroke:{escape(colour)};stroke-width:1.5"/>'
+            f'<path d="{points} {number(x2)} {number(y2)}" style="stroke:{escape(color)};stroke-width:1.5"/>'
         )
         down = 1 if y2 >= y1 else -1
         head = f"{number(x2)},{number(y2)} {number(x2 - 4)},{number(y2 - 7 * down)} {number(x2 + 4)},{number(y2 - 7 * down)}"
-        self._shapes.append(f'<polygon points="{head}" fill="{escape(colour)}"/>')
+        self._shapes.append(f'<polygon points="{head}" fill="{escape(color)}"/>')
 
-    def text(self, x, y, words, *, anchor="start", size=LETTER, colour="currentColor", bold=False):
+    def text(self, x, y, words, *, anchor="start", size=LETTER, color="currentColor", bold=False):
         look = f' font-size="{number(size)}"' if size != LETTER else ""
         look += f' text-anchor="{anchor}"' if anchor != "start" else ""
-        look += f' fill="{escape(colour)}"' if colour != "currentColor" else ""
+        look += f' fill="{escape(color)}"' if color != "currentColor" else ""
         look += ' font-weight="600"' if bold else ""
         self._shapes.append(f'<text x="{number(x)}" y="{number(y)}"{look}>{escape(str(words))}</text>')
 

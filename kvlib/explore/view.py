@@ -45,6 +45,13 @@ class View:
         A sentence or two under the picture: what to notice, or a limit of validity.
     numbers : mapping
         Named raw numbers of this state, for tests and for ``expects``.
+
+    Examples
+    --------
+    >>> table = [["tokens", "blocks"], [100, 7]]
+    >>> view = View("100 tokens take 7 blocks", {"data": [], "layout": {}}, table, COMPUTED)
+    >>> view.to_dict()["title"]
+    '100 tokens take 7 blocks'
     """
 
     title: str

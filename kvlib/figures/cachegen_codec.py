@@ -49,9 +49,9 @@ def rate_quality(allowed, measure) -> View:
 
     lines = [
         Line(
-            name, [r["bits"] for r in rows[name]], [damage(r) for r in rows[name]], colour, dash, markers=True
+            name, [r["bits"] for r in rows[name]], [damage(r) for r in rows[name]], color, dash, markers=True
         )
-        for name, colour, dash in DRAWN_FAMILIES
+        for name, color, dash in DRAWN_FAMILIES
     ]
     values = [y for line in lines for y in line.y]
     log = measure == "kl"

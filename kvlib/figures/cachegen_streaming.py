@@ -212,26 +212,26 @@ def _timeline(sent: Delivery, link: Bandwidth, slo_s: float, words: str) -> str:
     free = 0
     for chunk in sent.chunks:
         start = max(free, chunk.arrived_ns)
-        colour = PREFILL if chunk.choice == TEXT else DECODE
+        color = PREFILL if chunk.choice == TEXT else DECODE
         _draw_box(
             drawing,
             x(start / NS_PER_S),
             x(chunk.ready_ns / NS_PER_S),
             140,
-            colour,
+            color,
             chunk.choice,
             hatched=chunk.choice == TEXT,
         )
         free = chunk.ready_ns
-    drawing.line(x(slo_s), 8, x(slo_s), 190, colour=LIMIT, dashed=True, width=2)
-    drawing.text(x(slo_s) - 4, 206, f"limit {slo_s:g} s", anchor="end", colour=LIMIT)
+    drawing.line(x(slo_s), 8, x(slo_s), 190, color=LIMIT, dashed=True, width=2)
+    drawing.text(x(slo_s) - 4, 206, f"limit {slo_s:g} s", anchor="end", color=LIMIT)
     drawing.text(left, 224, "0 s")
     drawing.text(right, 224, f"{end_s:.2f} s", anchor="end")
     return drawing.render()
 
 
 def _draw_box(
-    drawing: Drawing, x1: float, x2: float, y: float, colour: str, choice: str, hatched: bool = False
+    drawing: Drawing, x1: float, x2: float, y: float, color: str, choice: str, hatched: bool = False
 ) -> None:
     wide = x2 - x1 >= 11
     drawing.box(
@@ -239,7 +239,7 @@ def _draw_box(
         y,
         max(x2 - x1, 0.6),
         32,
-        fill=colour,
+        fill=color,
         text=LETTERS[choice] if wide else "",
         hatched=hatched,
         title=choice,

@@ -1,7 +1,7 @@
 """The plotly shapes that chapters share, as plain dictionaries.
 
-Titles stand above the picture as text (`View.title`), so that they wrap on a phone; colours come
-from `kvlib.explore.palette`; the page script adds the colours of the theme.
+Titles stand above the picture as text (`View.title`), so that they wrap on a phone; colors come
+from `kvlib.explore.palette`; the page script adds the colors of the theme.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 HEIGHT = 380
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", "\\", ".", "-")
-# Without "overlay" plotly draws the pattern on nothing instead of on the bar's colour.
+# Without "overlay" plotly draws the pattern on nothing instead of on the bar's color.
 _HATCH = {"fgcolor": "#fff", "size": 6, "fillmode": "overlay"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series of a line chart. `dash` is an index into `DASHES`, so lines differ without colour."""
+    """One series of a line chart. `dash` is an index into `DASHES`, so lines differ without color."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: str
+    color: str
     dash: int = 0
     markers: bool = False
 
@@ -36,7 +36,7 @@ class Mark:
     name: str
     x: float
     y: float
-    colour: str
+    color: str
     text: str = ""
 
 
@@ -54,7 +54,7 @@ def axis(title: str, *, log: bool = False, low=None, high=None, categories: Sequ
 
 
 def line_chart(lines: Sequence[Line], x_axis: dict, y_axis: dict, *, marks: Sequence[Mark] = (), walls=()) -> dict:
-    """Lines, marked points and walls (``(x, words, colour)``: a vertical line that means "stop here")."""
+    """Lines, marked points and walls (``(x, words, color)``: a vertical line that means "stop here")."""
     drawn = [_line(line) for line in lines] + [_mark(mark) for mark in marks]
     return {"data": drawn, "layout": _layout(x_axis, y_axis, walls)}
 
@@ -62,10 +62,10 @@ def line_chart(lines: Sequence[Line], x_axis: dict, y_axis: dict, *, marks: Sequ
 def stacked_bars(
     categories: Sequence[str], parts: Sequence[tuple[str, Sequence[float], str]], value_axis: dict, *, walls=()
 ) -> dict:
-    """Horizontal bars, one a category, split into ``(name, values, colour)`` parts, with walls as in `line_chart`.
+    """Horizontal bars, one a category, split into ``(name, values, color)`` parts, with walls as in `line_chart`.
 
     Horizontal, because category names are words and a phone is narrow; patterned, so that parts
-    differ without colour.
+    differ without color.
     """
     drawn = [
         {
@@ -74,9 +74,9 @@ def stacked_bars(
             "name": name,
             "y": list(categories),
             "x": list(values),
-            "marker": {"color": colour, "pattern": {"shape": PATTERNS[i % len(PATTERNS)], **_HATCH}},
+            "marker": {"color": color, "pattern": {"shape": PATTERNS[i % len(PATTERNS)], **_HATCH}},
         }
-        for i, (name, values, colour) in enumerate(parts)
+        for i, (name, values, color) in enumerate(parts)
     ]
     layout = _layout(value_axis, {**axis("", categories=list(categories)), "autorange": "reversed"}, walls)
     return {"data": drawn, "layout": {**layout, "barmode": "stack"}}
@@ -89,7 +89,7 @@ def _line(line: Line) -> dict:
         "name": line.name,
         "x": list(line.x),
         "y": list(line.y),
-        "line": {"color": line.colour, "width": 2.5, "dash": DASHES[line.dash % len(DASHES)]},
+        "line": {"color": line.color, "width": 2.5, "dash": DASHES[line.dash % len(DASHES)]},
     }
 
 
@@ -102,28 +102,28 @@ def _mark(mark: Mark) -> dict:
         "y": [mark.y],
         "text": [mark.text],
         "textposition": "top left",
-        "marker": {"color": mark.colour, "size": 11, "symbol": "diamond"},
+        "marker": {"color": mark.color, "size": 11, "symbol": "diamond"},
     }
 
 
-def _wall(x: float, colour: str) -> dict:
-    line = {"color": colour, "width": 2, "dash": "dash"}
+def _wall(x: float, color: str) -> dict:
+    line = {"color": color, "width": 2, "dash": "dash"}
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
-def _wall_words(x: float, words: str, colour: str, x_axis: dict) -> dict:
+def _wall_words(x: float, words: str, color: str, x_axis: dict) -> dict:
     # Annotations on a logarithmic axis are placed by exponent, shapes by value.
     place = math.log10(x) if x_axis.get("type") == "log" else x
     return {
         "x": place, "y": 1, "yref": "paper", "yanchor": "bottom", "text": words,
-        "showarrow": False, "font": {"color": colour, "size": 12},
+        "showarrow": False, "font": {"color": color, "size": 12},
     }
 
 
 def _layout(x_axis: dict, y_axis: dict, walls) -> dict:
     return {
-        "shapes": [_wall(x, colour) for x, _, colour in walls],
-        "annotations": [_wall_words(x, words, colour, x_axis) for x, words, colour in walls],
+        "shapes": [_wall(x, color) for x, _, color in walls],
+        "annotations": [_wall_words(x, words, color, x_axis) for x, words, color in walls],
         "height": HEIGHT,
         "margin": {"l": 10, "r": 10, "t": 24, "b": 10},
         "xaxis": x_axis,

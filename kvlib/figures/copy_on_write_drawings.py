@@ -9,7 +9,7 @@ from kvlib.explore.palette import LIMIT, SERIES, USED
 from kvlib.explore.svg import WIDTH, Drawing
 from kvlib.explore.words import counted
 
-# Shared blocks; a reader who sees no colour reads the count in the block.
+# Shared blocks; a reader who sees no color reads the count in the block.
 SHARED = SERIES[3]
 SMALL = 12
 
@@ -40,7 +40,7 @@ def draw_sharing(tables: Mapping[str, Sequence[int]], refcounts: Mapping[int, in
         fill = "none" if not count else SHARED if count > 1 else USED
         drawing.box(block * cell, y + 10, cell - 2, 30, fill=fill, text=str(count) if count else "", dashed=not count)
         if block in changed:
-            drawing.line(block * cell, y + 44, block * cell + cell - 2, y + 44, width=4, colour=LIMIT)
+            drawing.line(block * cell, y + 44, block * cell + cell - 2, y + 44, width=4, color=LIMIT)
         drawing.text((block + 0.4) * cell, y + 59, block, anchor="middle", size=SMALL)
     return drawing.render()
 
@@ -64,7 +64,7 @@ def draw_tree(parents: Sequence[Sequence[int]], width: int, refcounts: Mapping[i
         for child, parent in enumerate(own):
             x1, y1 = place(step - 1, parent) if step else origin
             living = child in alive[step]
-            drawing.line(x1, y1, *place(step, child), width=3 if living else 1, colour=USED if living else "currentColor")
+            drawing.line(x1, y1, *place(step, child), width=3 if living else 1, color=USED if living else "currentColor")
     bottom = 50 + 34 * width
     drawing.text(0, bottom, "Blocks held by the living, with their reference counts", bold=True)
     cell = min(34, WIDTH / len(refcounts))

@@ -111,7 +111,7 @@ def _draw_comb(run, end_s: float, rows: int) -> str:
         drawing.text(0, y + 15, f"user {row + 1}")
         drawing.line(LEFT, y + 20, WIDTH, y + 20, width=0.6)
         for moment in run.token_times_s:
-            drawing.line(LEFT + moment * scale, y, LEFT + moment * scale, y + 20, width=2, colour=DECODE)
+            drawing.line(LEFT + moment * scale, y, LEFT + moment * scale, y + 20, width=2, color=DECODE)
     y, start_s = 14 + rows * 26, 0.0
     drawing.text(0, y + 16, "prompt")
     for end, tokens in zip(run.token_times_s, run.prompt_tokens_in_step):

@@ -137,7 +137,7 @@ def _memory_map(now: Moment) -> str:
         needed = next_power_of_two(slots)
         words = f"{name}: {counted(slots, 'slot')}, a block of {needed}"
         drawing.box(0, 218, needed * CELL, 24, dashed=True, text=words)
-        drawing.text(needed * CELL + 10, 235, "refused", bold=True, colour=LIMIT)
+        drawing.text(needed * CELL + 10, 235, "refused", bold=True, color=LIMIT)
     return drawing.render()
 
 
@@ -194,13 +194,13 @@ def growth(tokens, step) -> View:
     )
 
 
-def _copies_line(name: str, grown: Growth, colour: str, dash: int) -> Line:
+def _copies_line(name: str, grown: Growth, color: str, dash: int) -> Line:
     lengths = [copied + 1 for copied, _ in grown.moves]
     totals = list(accumulate((copied for copied, _ in grown.moves), initial=0))
     # A staircase: nothing is copied until the next move.
     x = [1, *(x for length in lengths for x in (length, length)), grown.num_tokens]
     y = [y for total in totals for y in (total, total)]
-    return Line(name, x, y, colour, dash)
+    return Line(name, x, y, color, dash)
 
 
 def _gigabytes(tokens: int) -> float:
@@ -372,7 +372,7 @@ def stacked_areas(x, columns: dict[str, list], x_axis: dict, y_axis: dict) -> di
 
 
 def _area(kind: str, x, y) -> dict:
-    colour = KIND_COLOURS[kind]
+    color = KIND_COLOURS[kind]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -380,9 +380,9 @@ def _area(kind: str, x, y) -> dict:
         "name": kind,
         "x": x,
         "y": y,
-        "line": {"color": colour, "width": 0.5},
-        "fillcolor": colour,
+        "line": {"color": color, "width": 0.5},
+        "fillcolor": color,
         "fillpattern": {
-            "shape": PATTERNS[KINDS.index(kind)], "fgcolor": "#fff", "bgcolor": colour, "size": 6,
+            "shape": PATTERNS[KINDS.index(kind)], "fgcolor": "#fff", "bgcolor": color, "size": 6,
         },
     }

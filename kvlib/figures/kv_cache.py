@@ -69,10 +69,10 @@ def wall(context, attention, model, config, gpu, num_gpus, kv_dtype) -> View:
     shown = min(held, MOST_REQUESTS)
     steps = sorted({1, *(max(1, round(shown * i / 24)) for i in range(25)), shown})
     rate = [decode_tokens_per_s(spec, device, n, context, kv_dtype, num_gpus) for n in steps]
-    colour = ATTENTION.get(attention, SERIES[0])
+    color = ATTENTION.get(attention, SERIES[0])
     last = rate[-1]
     figure = line_chart(
-        [Line(attention, steps, rate, colour, markers=True)],
+        [Line(attention, steps, rate, color, markers=True)],
         axis("requests held at once", low=0, high=shown * 1.15),
         axis("decoded tokens per second", low=0, high=last * 1.15),
         marks=[Mark("memory full", shown, last, LIMIT)],
@@ -181,8 +181,8 @@ def attention_kinds(model, config, kv_dtype) -> View:
     per_kind = {kind: with_attention(spec, kind).shape.kv_bytes_per_token(kv_dtype) for kind in KINDS}
     built = spec.shape.kv_bytes_per_token(kv_dtype)
     bars = {**per_kind, AS_BUILT: built}
-    colours = [*(ATTENTION[kind] for kind in KINDS), SERIES[5]]
-    figure = stacked_bars(list(bars), [("KiB per token", [b / KIB for b in bars.values()], colours)], axis("KV per token (KiB)"))
+    colors = [*(ATTENTION[kind] for kind in KINDS), SERIES[5]]
+    figure = stacked_bars(list(bars), [("KiB per token", [b / KIB for b in bars.values()], colors)], axis("KV per token (KiB)"))
     figure["layout"]["showlegend"] = False
     ratio = short(per_kind["MHA"] / built)
     return View(
@@ -362,7 +362,7 @@ def _two_views(tokens: int, block_size: int, table: list[int]) -> str:
         mine, free = block in table, block in GONE
         drawing.box(block * cell, 142, cell - 3, 34, fill=USED if mine else "none", dashed=free, hatched=not free)
         if mine:
-            drawing.text((block + 0.5) * cell - 1, 164, str(block), anchor="middle", size=11, colour="#000")
+            drawing.text((block + 0.5) * cell - 1, 164, str(block), anchor="middle", size=11, color="#000")
     drawing.text(0, 196, f"What memory holds: {PHYSICAL_BLOCKS} physical blocks; hatched ones are others'", bold=True)
     return drawing.render()
 

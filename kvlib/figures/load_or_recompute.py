@@ -89,9 +89,9 @@ def break_even(context, attention, model, config, gpu, kv_dtype) -> View:
     needed = [break_even_bytes_per_s(spec, device, n, kv_dtype) for n in CONTEXTS]
     here = needed[CONTEXTS.index(context)]
     links = {place: link_to(place, device) for place in PLACES}
-    colour = ATTENTION.get(attention, SERIES[0])
+    color = ATTENTION.get(attention, SERIES[0])
     figure = line_chart(
-        [Line("break-even: below it, recompute", CONTEXTS, [b / GB for b in needed], colour)],
+        [Line("break-even: below it, recompute", CONTEXTS, [b / GB for b in needed], color)],
         axis("context (tokens)", log=True, low=CONTEXTS[0] / 1.1, high=CONTEXTS[-1] * 1.1),
         axis("bandwidth per GPU (GB/s)", log=True, low=min(0.1, needed[-1] / GB / 2), high=max(150, needed[0] / GB * 2)),
         marks=[Mark("your context", context, here / GB, LIMIT)],
@@ -167,11 +167,11 @@ def every_place(your_link, context, model, config, gpu, kv_dtype) -> View:
     load_ms = {place: 1e3 * transfer_s(kv_bytes, link) for place, link in links.items()}
     recompute_ms = 1e3 * recompute_s(spec, device, context)
     bars = {**load_ms, "recompute": recompute_ms}
-    colours = [*(DECODE if place == "your link" else TRANSFER for place in load_ms), PREFILL]
+    colors = [*(DECODE if place == "your link" else TRANSFER for place in load_ms), PREFILL]
     low, high = min(bars.values()) / 2, max(bars.values()) * 2
     time_axis = axis("time until the KV is there (ms)", log=True, low=low, high=high)
     wall = (recompute_ms, "recompute", LIMIT)
-    figure = stacked_bars(list(bars), [("time", list(bars.values()), colours)], time_axis, walls=[wall])
+    figure = stacked_bars(list(bars), [("time", list(bars.values()), colors)], time_axis, walls=[wall])
     figure["layout"]["showlegend"] = False
     yours_ms = load_ms["your link"]
     return View(

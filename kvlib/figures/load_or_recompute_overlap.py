@@ -82,8 +82,8 @@ def _gantt(run: Overlap, loads_s: float, computes_s: float, layers: int) -> str:
     drawn = min(LAYERS_DRAWN, layers)
     zoom_s = run.stores[drawn - 1].end_s
     drawing.text(0, 14, f"The first {drawn} layers (numbers are layers)", bold=True)
-    for row, (name, lane, colour) in enumerate(LANES):
-        _lane(drawing, 24 + 34 * row, name, getattr(run, lane)[:drawn], colour, zoom_s)
+    for row, (name, lane, color) in enumerate(LANES):
+        _lane(drawing, 24 + 34 * row, name, getattr(run, lane)[:drawn], color, zoom_s)
     drawing.text(LEFT, 140, "0")
     drawing.text(WIDTH, 140, time_words(zoom_s), anchor="end")
 
@@ -96,22 +96,22 @@ def _gantt(run: Overlap, loads_s: float, computes_s: float, layers: int) -> str:
     return drawing.render()
 
 
-def _lane(drawing: Drawing, y: float, name: str, spans, colour: str, until_s: float) -> None:
+def _lane(drawing: Drawing, y: float, name: str, spans, color: str, until_s: float) -> None:
     drawing.text(0, y + 19, name)
     drawing.line(LEFT, y + 28, WIDTH, y + 28, width=0.5)
     for layer, span in enumerate(spans, start=1):
         x, end = (LEFT + (WIDTH - LEFT) * moment / until_s for moment in (span.start_s, span.end_s))
         if end - x >= 0.1:
-            drawing.box(x, y, end - x, 28, fill=colour, text=str(layer) if end - x >= 14 else "")
+            drawing.box(x, y, end - x, 28, fill=color, text=str(layer) if end - x >= 14 else "")
 
 
 def _bar(drawing: Drawing, y: float, name: str, parts, until_s: float) -> None:
     drawing.text(0, y + 19, name)
     x = LEFT
-    for words, seconds, colour in parts:
+    for words, seconds, color in parts:
         wide = (WIDTH - LEFT) * seconds / until_s
         if wide >= 0.1:
-            drawing.box(x, y, wide, 26, fill=colour, text=words if wide >= 90 else "", dashed=colour == "none")
+            drawing.box(x, y, wide, 26, fill=color, text=words if wide >= 90 else "", dashed=color == "none")
         x += wide
 
 

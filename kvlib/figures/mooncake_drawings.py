@@ -58,7 +58,7 @@ def _draw_queue(drawing: Drawing, x: float, width: float, queue_s: float) -> Non
         drawing.box(x, y, width, height, fill=PREFILL)
         shown_s -= 1.0
     if queue_s > room_s:
-        drawing.line(x, QUEUE_TOP, x + width, QUEUE_TOP, width=3, colour=LIMIT)
+        drawing.line(x, QUEUE_TOP, x + width, QUEUE_TOP, width=3, color=LIMIT)
     drawing.text(x + width / 2, min(y, GROUND) - 6, f"{queue_s:.0f} s" if queue_s >= 0.5 else "–", anchor="middle")
 
 
@@ -75,7 +75,7 @@ def draw_steps(steps: RequestSteps, step: int, end_s: float) -> str:
         ("1 load", _grouped(steps.layers.loads), TRANSFER), ("2 prefill", _grouped(steps.layers.computes), PREFILL),
         ("3 send", _grouped(steps.sends), TRANSFER), ("4 decode", steps.decodes, DECODE),
     )
-    for row, (name, spans, colour) in enumerate(lanes):
+    for row, (name, spans, color) in enumerate(lanes):
         y = 14 + row * 38
         drawing.text(0, y + 18, name, bold=row + 1 == step)
         drawing.line(92, y + 26, WIDTH, y + 26, width=0.6)
@@ -84,12 +84,12 @@ def draw_steps(steps: RequestSteps, step: int, end_s: float) -> str:
             reached = row < step
             wide = (span.end_s - span.start_s) * scale
             drawing.box(
-                92 + span.start_s * scale, y, wide, 24, fill=colour if reached else "none", dashed=not reached,
+                92 + span.start_s * scale, y, wide, 24, fill=color if reached else "none", dashed=not reached,
                 text=str(number + 1) if wide > 16 else "", hatched=reached and name == "3 send",
             )
     for moment, words, anchor in ((0.0, "placed", "start"), (steps.ttft_s, "first token", "middle")):
         x = 92 + moment * scale
-        drawing.line(x, 8, x, 172, colour=LIMIT, dashed=True)
+        drawing.line(x, 8, x, 172, color=LIMIT, dashed=True)
         drawing.text(min(x, WIDTH - 40), 188, words, anchor=anchor)
     drawing.text(WIDTH, 204, f"{1e3 * end_s:,.0f} ms", anchor="end")
     return drawing.render()

@@ -54,10 +54,10 @@ def tiers(ssd_blocks, dram_blocks, ssd_gb_per_s, model) -> View:
     parts_ms = {where: 1e3 * times[where] * counts[where] / hits.references for where in times}
     mean_ms = 1e3 * mean_fetch_s(hits, *times.values())
     without_ms = 1e3 * times["computed"]
-    colours = {"from DRAM": TRANSFER, "from SSD": RESERVED, "computed": PREFILL}
+    colors = {"from DRAM": TRANSFER, "from SSD": RESERVED, "computed": PREFILL}
     figure = stacked_bars(
         ["share of blocks (%)", "share of time (%)"],
-        [(where, [shares[where], 100 * parts_ms[where] / mean_ms], colours[where]) for where in times],
+        [(where, [shares[where], 100 * parts_ms[where] / mean_ms], colors[where]) for where in times],
         axis("%", low=0, high=100),
     )
     verdict = "faster" if times["from SSD"] < times["computed"] else "slower"

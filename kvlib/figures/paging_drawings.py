@@ -26,8 +26,8 @@ def draw_shuffle(reads: Sequence[int], holds: Sequence[int], pool_blocks: int) -
     for index, block in enumerate(reads):
         drawing.box(index * width, 22, width - 3, 30, fill=USED, text=str(index))
         wrong = block != holds[index]
-        colour = LIMIT if wrong else "currentColor"
-        drawing.arrow((index + 0.5) * width, 53, (block + 0.5) * cell, 142, colour=colour)
+        color = LIMIT if wrong else "currentColor"
+        drawing.arrow((index + 0.5) * width, 53, (block + 0.5) * cell, 142, color=color)
     content = {block: index for index, block in enumerate(holds)}
     for block in range(pool_blocks):
         held = block in content
@@ -69,7 +69,7 @@ def draw_memory(manager: BlockManager, words: Sequence[str], other: str, mine: s
             drawing.box(x, y, cell, 28, fill=INTERNAL)
         else:
             drawing.box(x, y, cell, 28, fill=USED)
-            drawing.text(x + cell / 2, y + 18, words[token], anchor="middle", size=SMALL, colour="#000")
+            drawing.text(x + cell / 2, y + 18, words[token], anchor="middle", size=SMALL, color="#000")
     return drawing.render()
 
 
@@ -86,14 +86,14 @@ def draw_mapping(table: Sequence[int], pool_blocks: int, block_size: int, positi
     for index, physical in enumerate(table):
         drawing.box(index * width, 24, width - 3, 28, fill=USED if index == logical else "none", text=str(index))
         drawing.text((index + 0.5) * width - 1.5, 68, f"→ {physical}", anchor="middle", size=SMALL)
-    drawing.arrow((logical + 0.5) * width, 74, (block + 0.5) * cell, 112, colour=USED)
+    drawing.arrow((logical + 0.5) * width, 74, (block + 0.5) * cell, 112, color=USED)
     for physical in range(pool_blocks):
         own = physical in table
         drawing.box(physical * cell, 114, cell - 2, 28, fill=USED if physical == block else "none", text=str(physical),
                     dashed=not own)
     slot_width = WIDTH / block_size
     filled = min(block_size, num_tokens - logical * block_size)
-    drawing.arrow((block + 0.5) * cell, 144, (offset + 0.5) * slot_width, 188, colour=USED)
+    drawing.arrow((block + 0.5) * cell, 144, (offset + 0.5) * slot_width, 188, color=USED)
     for inside in range(block_size):
         fill = USED if inside == offset else "none"
         drawing.box(inside * slot_width, 190, slot_width - 1, 28, fill=fill, dashed=inside >= filled)

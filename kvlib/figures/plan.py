@@ -60,11 +60,11 @@ def _waterfall(made: Plan) -> dict:
     bars = [("no cache", 0.0, first, "total"), *(_bar(step) for step in made.steps if step.used)]
     bars += [("your plan", 0.0, last, "total"), *(_bar(step) for step in made.steps if not step.used)]
     parts = [("hidden", [1e3 * low for _, low, _, _ in bars], "rgba(0,0,0,0)")]
-    for kind, words, colour in (
+    for kind, words, color in (
         ("total", "TTFT", USED), ("saved", "saved", SERIES[2]), ("added", "added", LIMIT),
         ("idle", "would not help", FREE),
     ):
-        parts.append((words, [1e3 * (high - low) if is_kind == kind else 0 for _, low, high, is_kind in bars], colour))
+        parts.append((words, [1e3 * (high - low) if is_kind == kind else 0 for _, low, high, is_kind in bars], color))
     highest = 1e3 * max(high for _, _, high, _ in bars)
     value_axis = axis("mean TTFT (ms)", low=0, high=1.4 * highest)
     figure = stacked_bars([name for name, *_ in bars], parts, value_axis)

@@ -246,7 +246,7 @@ def too_large(prompt, output, blocks) -> View:
     drawing.box(1, 22, needed * width, 22, fill=USED)
     drawing.text(0, 66, f"memory: {blocks} blocks")
     drawing.box(1, 74, blocks * width, 22, fill="none")
-    drawing.line(1 + blocks * width, 18, 1 + blocks * width, 100, width=2, colour=LIMIT, dashed=True)
+    drawing.line(1 + blocks * width, 18, 1 + blocks * width, 100, width=2, color=LIMIT, dashed=True)
     title = f"{needed} blocks fit in {blocks}: both requests are served"
     if large.rejection:
         title = f"{needed} blocks never fit in {blocks}: refused on arrival, and the short request is served"

@@ -47,14 +47,14 @@ def draw_lanes(drawing: Drawing, rows, top: float, horizon: int, right: float = 
                 mark = "P" if kind == "prefill" and width > 9 else ""
                 drawing.box(x, y, width, ROW - 5, fill=FILLS[kind], text=mark, hatched=kind == "stalled")
             else:
-                colour = {"waiting": FREE, "preempted": LIMIT, "swapped": TRANSFER}[kind]
-                drawing.line(x, y + ROW / 2 - 2, x + width, y + ROW / 2 - 2, colour=colour, width=2, dashed=True)
+                color = {"waiting": FREE, "preempted": LIMIT, "swapped": TRANSFER}[kind]
+                drawing.line(x, y + ROW / 2 - 2, x + width, y + ROW / 2 - 2, color=color, width=2, dashed=True)
 
 
 def draw_moment(drawing: Drawing, top: float, bottom: float, step: int, horizon: int, right: float = WIDTH - 2):
     """A vertical line after ``step`` steps."""
     x = LEFT + step * (right - LEFT) / horizon
-    drawing.line(x, top, x, bottom, colour=LIMIT, width=2.5)
+    drawing.line(x, top, x, bottom, color=LIMIT, width=2.5)
 
 
 def draw_key(drawing: Drawing, y: float, entries: Sequence[tuple[str, float]]) -> None:
@@ -65,8 +65,8 @@ def draw_key(drawing: Drawing, y: float, entries: Sequence[tuple[str, float]]) -
             mark = "P" if kind == "prefill" else ""
             drawing.box(x, y, 18, 16, fill=FILLS[kind], text=mark, hatched=kind == "stalled")
         else:
-            colour = {"preempted": LIMIT, "swapped": TRANSFER, "waiting": FREE}[kind]
-            drawing.line(x, y + 8, x + 18, y + 8, colour=colour, width=2, dashed=True)
+            color = {"preempted": LIMIT, "swapped": TRANSFER, "waiting": FREE}[kind]
+            drawing.line(x, y + 8, x + 18, y + 8, color=color, width=2, dashed=True)
         drawing.text(x + 23, y + 13, words.get(kind, kind))
 
 

@@ -166,7 +166,7 @@ def _draw_blocks(blocks: list[Block], rest: list[str]) -> str:
             hatched=wrong,
         )
         # To the left, where a phone shows it without scrolling.
-        drawing.text(8, y + 19, _cut(" ".join(block.words)), colour="#000" if block.found else "currentColor")
+        drawing.text(8, y + 19, _cut(" ".join(block.words)), color="#000" if block.found else "currentColor")
         drawing.text(8, y + 42, f"hash {block.digest}: {_state(block)}", bold=block.found)
     if rest:
         y = len(blocks) * ROW

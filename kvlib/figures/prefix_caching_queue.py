@@ -143,7 +143,7 @@ def _draw(served: list[Served]) -> str:
             y + 16,
             one.name,
             anchor="middle",
-            colour="#000" if stranger else "currentColor",
+            color="#000" if stranger else "currentColor",
             bold=stranger,
         )
     return drawing.render()

@@ -123,7 +123,7 @@ def _draw_both(runs, horizon, now) -> str:
         drawing.text(0, top + 15, f"{kind.capitalize()} batching", bold=True)
         draw_gantt(drawing, runs[kind], top + 24, 478, horizon, now)
         x = LEFT + now * (478 - LEFT) / horizon
-        drawing.line(x, top + 21, x, top + 24 + ROW * len(runs[kind]), width=1.6, colour=LIMIT)
+        drawing.line(x, top + 21, x, top + 24 + ROW * len(runs[kind]), width=1.6, color=LIMIT)
     draw_key(drawing, 346)
     return drawing.render()
 

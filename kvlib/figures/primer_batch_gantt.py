@@ -56,6 +56,6 @@ def draw_ruler(drawing: Drawing, one: Served, top: float, right: float, end_ms: 
     for token_ms in one.token_ms:
         drawing.line(LEFT + token_ms * scale, line_y - 7, LEFT + token_ms * scale, line_y + 7)
     drawing.line(arrival, line_y - 12, arrival, line_y + 12, width=2)
-    drawing.text(arrival, top + 10, f"TTFT {one.ttft_ms}", colour=PREFILL, bold=True)
+    drawing.text(arrival, top + 10, f"TTFT {one.ttft_ms}", color=PREFILL, bold=True)
     words = f"{len(one.tbt_ms)} gaps, mean (TPOT) {one.tpot_ms:.3g}, worst {max(one.tbt_ms)}"
     drawing.text(min(first, 210), top + 54, words, bold=True)

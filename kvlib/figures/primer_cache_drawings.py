@@ -60,26 +60,26 @@ def draw_sharing(kind: str, kv_heads: int, title: str, cached: str) -> str:
     for head in range(HEADS):
         drawing.box(head * width + 6, 24, width - 12, 30, text=f"q{head}")
     drawing.text(0, 198, f"Cached for each token: {cached}")
-    colour = ATTENTION[kind]
+    color = ATTENTION[kind]
     if kind == "MLA":
-        _draw_latent(drawing, width, colour)
+        _draw_latent(drawing, width, color)
         return drawing.render()
     each = 480 / kv_heads
     for head in range(HEADS):
         middle = (head * kv_heads // HEADS + 0.5) * each
-        drawing.arrow((head + 0.5) * width, 54, middle, 126, colour=colour)
+        drawing.arrow((head + 0.5) * width, 54, middle, 126, color=color)
     for head in range(kv_heads):
         half = min(each / 2 - 3, 80)
         middle = (head + 0.5) * each
         for name, x in (("k", middle - half), ("v", middle)):
-            drawing.box(x, 128, half, 44, fill=colour, text=f"{name}{head}")
+            drawing.box(x, 128, half, 44, fill=color, text=f"{name}{head}")
     return drawing.render()
 
 
-def _draw_latent(drawing, width, colour):
+def _draw_latent(drawing, width, color):
     """One latent that every head turns into its own K and V, and a key part that carries the position."""
     units = 440 / (MLA_RANK + MLA_ROPE)
     for head in range(HEADS):
-        drawing.arrow((head + 0.5) * width, 54, 200, 126, colour=colour)
-    drawing.box(20, 128, MLA_RANK * units - 3, 44, fill=colour, text=f"latent c ({MLA_RANK})")
+        drawing.arrow((head + 0.5) * width, 54, 200, 126, color=color)
+    drawing.box(20, 128, MLA_RANK * units - 3, 44, fill=color, text=f"latent c ({MLA_RANK})")
     drawing.box(20 + MLA_RANK * units, 128, MLA_ROPE * units, 44, text="rope", dashed=True)

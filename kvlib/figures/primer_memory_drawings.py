@@ -35,9 +35,9 @@ def draw_translation(table, page_size, address, physical) -> str:
         drawing.box(TABLE_X + number * width, 110, width - 2, 28, fill=fill, text=words)
     chosen = TABLE_X + (page + 0.5) * width
     page_middle = _bits_left(VIRTUAL_BITS) + (VIRTUAL_BITS - offset_bits) * BIT / 2
-    drawing.arrow(page_middle, 54, chosen, 108, colour=USED)
+    drawing.arrow(page_middle, 54, chosen, 108, color=USED)
     frame_middle = _bits_left(PHYSICAL_BITS) + (PHYSICAL_BITS - offset_bits) * BIT / 2
-    drawing.arrow(chosen, 138, frame_middle, 190, colour=USED)
+    drawing.arrow(chosen, 138, frame_middle, 190, color=USED)
     offset_middle = 480 - offset_bits * BIT / 2
     drawing.arrow(offset_middle, 54, offset_middle, 190)
     _draw_bits(drawing, 192, physical, PHYSICAL_BITS, offset_bits)
@@ -99,13 +99,13 @@ def _draw_entry(drawing: Drawing, process: str, page: int, entry: Entry, *, touc
         words, target = f"f{entry.frame}", entry.frame * FRAME + FRAME / 2 - 2
     elif entry.disk_slot is not None:
         words, target = f"d{entry.disk_slot}", _disk_left(entry.disk_slot) + FRAME / 2 - 2
-    fill, colour = (USED, USED) if touched else ("none", "currentColor")
+    fill, color = (USED, USED) if touched else ("none", "currentColor")
     drawing.text(middle, 38, f"page {page}", anchor="middle", bold=touched)
     drawing.box(x, 44, ENTRY - 4, 28, fill=fill, text=words)
     if target is not None:
         # Two arrows into one frame arrive a little apart, so that both heads can be seen.
         apart = -7 if process == "A" else 7
-        drawing.arrow(middle, 72, target + apart, 168, colour=colour)
+        drawing.arrow(middle, 72, target + apart, 168, color=color)
 
 
 def draw_evictions(blocks_each, single, whole) -> str:

@@ -305,11 +305,11 @@ def _pools(host: PagePool, gpu: PagePool, page: int, to_page: int) -> str:
     for pool, chosen, top in ((host, page, host_top), (gpu, to_page, gpu_top)):
         mine = set(pool.pieces(chosen))
         for address in range(pool.num_pieces):
-            colour = USED if address in mine else "none"
-            drawing.box(1 + address * step, top, step, height, fill=colour, title=f"address {address}")
+            color = USED if address in mine else "none"
+            drawing.box(1 + address * step, top, step, height, fill=color, title=f"address {address}")
     for source, target in moves(host, gpu, {page: to_page}):
         drawing.arrow(
-            1 + (source + 0.5) * step, host_top + height, 1 + (target + 0.5) * step, gpu_top, colour=TRANSFER
+            1 + (source + 0.5) * step, host_top + height, 1 + (target + 0.5) * step, gpu_top, color=TRANSFER
         )
     drawing.text(0, host_top - 8, f"host memory, {dict(LAYOUT_WORDS)[host.layout]}", bold=True)
     drawing.text(0, gpu_top + height + 18, f"GPU memory, {dict(LAYOUT_WORDS)[gpu.layout]}", bold=True)

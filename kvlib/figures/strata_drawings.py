@@ -22,7 +22,7 @@ class Bar:
     start: float
     end: float
     words: str
-    colour: str
+    color: str
 
 
 def loads(start: float, end: float, words: str = "") -> Bar:
@@ -92,8 +92,8 @@ def _draw(drawing: Drawing, y: float, bar: Bar, until: float) -> None:
         y,
         end - x,
         ROW - 4,
-        fill=bar.colour,
+        fill=bar.color,
         text=bar.words if fits else "",
-        dashed=bar.colour == "none",
+        dashed=bar.color == "none",
         title=bar.words,
     )

@@ -254,6 +254,11 @@ def returning(
         What each request adds, and how much it generates.
     contexts : int
         A cache finds a prompt if it holds all of them.
+
+    Examples
+    --------
+    >>> returning(prompt_tokens=30_000, new_tokens=100, output_tokens=100, contexts=40).name
+    'returning'
     """
     whole("new_tokens", new_tokens)
     whole("output_tokens", output_tokens, minimum=0)

@@ -67,6 +67,16 @@ class Setting:
     ------
     ConfigError
         Naming the field.
+
+    Examples
+    --------
+    >>> from kvlib.planner import returning
+    >>> from kvlib.specs import get_gpu, get_link, get_model
+    >>> host = Store("host", 512e9, get_link("pcie5-x16"))
+    >>> asks = returning(prompt_tokens=1000, new_tokens=100, output_tokens=100)
+    >>> setting = Setting(get_model("llama-3-8b"), get_gpu("h100-80gb"), asks, load_per_s=1.0, stores=(host,))
+    >>> setting.store("host") is host, setting.store("network")
+    (True, None)
     """
 
     model: ModelSpec

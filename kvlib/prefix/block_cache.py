@@ -28,7 +28,11 @@ class BlockCache:
       by a sequence that starts in the same step. Returns the number of tokens that need no prefill.
       ``OutOfBlocks`` if the pool cannot supply them, ``ConfigError`` for an empty prompt, a bad token or a
       sequence that is known already.
-XX    - ``free(seq)`` gives up the blocks. Their content stays until they are taken for something else. Blocks
+    - ``append(seq, token)`` adds one token, taking a block when the last one is full. A block that becomes
+      full can be found from then on: generated tokens are cached like prompts.
+    - ``append_each(tokens_of)`` does this for several sequences, ``{seq: tokens}``, all with as many tokens: one
+      token of each, in this order, then the next one of each. It works block by block, so it is fast.
+    - ``free(seq)`` gives up the blocks. Their content stays until they are taken for something else. Blocks
       of no known content are reused first, then the least recently freed; of one sequence the tail first,
       because a head is worth more than a tail and a tail without its head is worth nothing.
     - ``preempt(seq, num_computed=None)`` frees a sequence that will come back: its next ``allocate`` (with the

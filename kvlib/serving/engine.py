@@ -32,6 +32,16 @@ class Engine:
     record : bool
         Keep a row per request and per stretch. Without, the memory of a run does not grow with the number of
         completed requests.
+
+    Examples
+    --------
+    >>> from kvlib.serving import PagedMemory, Scheduler, StepClock
+    >>> from kvlib.specs import get_gpu, get_link, get_model
+    >>> from kvlib.workloads import sharegpt_like
+    >>> clock = StepClock(get_model("opt-13b"), get_gpu("a100-40gb"), 1, get_link("pcie4-x16"), block_size=16)
+    >>> engine = Engine(Scheduler(PagedMemory(4096, 16)), clock, max_len=2048)
+    >>> engine.run(sharegpt_like(10, rate=1.0, seed=0)).completed
+    10
     """
 
     def __init__(self, scheduler: Scheduler, clock: StepClock, max_len: int, record: bool = True):

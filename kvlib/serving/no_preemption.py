@@ -8,7 +8,16 @@ from kvlib.serving.scheduler import Decodes, Scheduler
 
 
 class StallingScheduler(Scheduler):
-    """Lets a request without room for its next token wait in place, holding what it has."""
+    """Lets a request without room for its next token wait in place, holding what it has.
+
+    Examples
+    --------
+    >>> from kvlib.serving import simulate
+    >>> from kvlib.workloads import fixed_lengths
+    >>> two = fixed_lengths(2, 1e6, 0, num_input_tokens=8, num_output_tokens=16)
+    >>> simulate(two, num_slots=32, block_size=4, preemption=False).deadlocked
+    True
+    """
 
     def decode(self, limit: int) -> Decodes:
         """Make room for the next tokens of all, or of whoever still finds some, oldest first."""

@@ -25,6 +25,12 @@ class RequestOutcome:
     rejection : str
         Why it was refused on arrival; empty if it was served.
     num_sequences : int
+
+    Examples
+    --------
+    >>> row = RequestOutcome(0, 1.0, 100, 11, first_token_s=1.5, finish_s=2.5)
+    >>> row.ttft_s, row.tbt_s
+    (0.5, 0.1)
     """
 
     index: int
@@ -143,6 +149,14 @@ class ServingResult:
         In order of the workload; empty without ``record``.
     timeline : tuple of Stretch
         Empty without ``record``.
+
+    Examples
+    --------
+    >>> from kvlib.serving import simulate
+    >>> from kvlib.workloads import sharegpt_like
+    >>> run = simulate(sharegpt_like(50, rate=2.0, seed=0))
+    >>> run.completed + run.rejected == run.submitted
+    True
     """
 
     submitted: int

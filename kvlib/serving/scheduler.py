@@ -81,6 +81,13 @@ class Scheduler:
     chunked_prefill : bool
         Cut a prompt to what is left of ``max_num_batched_tokens`` (Agrawal et al., Sarathi-Serve, OSDI 2024);
         otherwise it waits for a step that has room for all of it. Decodes come first either way.
+
+    Examples
+    --------
+    >>> from kvlib.serving import PagedMemory
+    >>> scheduler = Scheduler(PagedMemory(4096, 16), max_num_seqs=8)
+    >>> len(scheduler.running), len(scheduler.waiting)
+    (0, 0)
     """
 
     def __init__(

@@ -18,6 +18,14 @@ class StaticScheduler(Scheduler):
     Parameters
     ----------
     Those of :class:`~kvlib.serving.scheduler.Scheduler`.
+
+    Examples
+    --------
+    >>> from kvlib.serving import simulate
+    >>> from kvlib.workloads import sharegpt_like
+    >>> chats = sharegpt_like(100, rate=0.5, seed=0)
+    >>> simulate(chats, memory="static").normalized_latency_s > simulate(chats, memory="max").normalized_latency_s
+    True
     """
 
     def __init__(self, *args, **kwargs):

@@ -80,7 +80,7 @@ def _plain(fields: Fields, family: Family) -> KvShape:
 
 
 def _cross_layer_shared(fields: Fields, kinds: list[str]) -> list[str]:
-    """Hunyuan-Large: neighbouring layers share one cache (arXiv 2411.02265, cross-layer attention)."""
+    """Hunyuan-Large: neighboring layers share one cache (arXiv 2411.02265, cross-layer attention)."""
     if not fields.flag("use_cla", False):
         fields.ignore("cla_share_factor")
         return kinds

@@ -41,6 +41,12 @@ class LayerGroup:
         Most tokens a layer needs (sliding window or attention chunk); None for full attention.
     latent : bool
         One compressed tensor instead of K and V (MLA); every tensor-parallel GPU holds all of it.
+
+    Examples
+    --------
+    >>> group = LayerGroup(layers=24, kv_heads=8, elements_per_head=2 * 128, window=4096)
+    >>> group.elements_per_token, group.tokens_held(10_000, "ideal"), group.tokens_held(10_000, "uniform")
+    (2048, 4096, 10000)
     """
 
     layers: int
@@ -85,6 +91,11 @@ class StateTensor:
         Pieces that tensor parallelism can deal out (heads or groups).
     elements_per_unit : int
     bytes_per_element : int
+
+    Examples
+    --------
+    >>> StateTensor("ssm", layers=24, units=8, elements_per_unit=1024).num_bytes
+    393216
     """
 
     name: str

@@ -14,7 +14,7 @@ from kvlib.tensors.cache import ContiguousCache
 
 # StreamingLLM keeps four first tokens (Xiao et al. 2024, section 3.2).
 SINKS = 4
-# SnapKV asks the last queries of the prompt, smooths over neighbours, and keeps those queries' tokens (Li et
+# SnapKV asks the last queries of the prompt, smooths over neighbors, and keeps those queries' tokens (Li et
 # al. 2024).
 OBSERVED = 32
 SMOOTHED = 5

@@ -1,4 +1,4 @@
-"""Where blocks lie: scattering them, and seeing which of them happen to be neighbours."""
+"""Where blocks lie: scattering them, and seeing which of them happen to be neighbors."""
 
 import random
 from collections.abc import Sequence

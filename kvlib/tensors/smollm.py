@@ -107,7 +107,7 @@ def _shape(file: GgufFile) -> DecoderShape:
 
 
 def _half_pairs(rows: np.ndarray, num_heads: int) -> np.ndarray:
-    """Undo ggml's order of rows: it rotates neighbours (x[2i], x[2i+1]), we rotate (x[i], x[i + head_dim /
+    """Undo ggml's order of rows: it rotates neighbors (x[2i], x[2i+1]), we rotate (x[i], x[i + head_dim /
     2])."""
     return rows.reshape(num_heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 

@@ -86,7 +86,7 @@ def moves(source: PagePool, target: PagePool, pages: dict[int, int]) -> list[tup
 
 
 def contiguous_copies(piece_moves: list[tuple[int, int]]) -> int:
-    """How many plain copies the moves take: neighbours on *both* sides travel together.
+    """How many plain copies the moves take: neighbors on *both* sides travel together.
 
     Examples
     --------

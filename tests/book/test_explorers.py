@@ -288,7 +288,7 @@ def test_a_search_is_judged_by_a_run(open_page):
     watch.assert_quiet()
 
 
-def test_dark_mode_recolours_the_figures(open_page):
+def test_dark_mode_recolors_the_figures(open_page):
     page, _ = open_page(PLACES["kv_cache.wall"])
     ink = "document.querySelector('.kv-plotly .kv-picture')._fullLayout.font.color"
     page.evaluate("document.documentElement.dataset.theme = 'light'")

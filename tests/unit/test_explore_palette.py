@@ -1,4 +1,4 @@
-"""The palette: legible on both pages, and its neighbours stay apart for colour-blind readers."""
+"""The palette: legible on both pages, and its neighbors stay apart for color-blind readers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BLINDNESS = {
 }
 
 
-def linear(colour):
-    channels = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+def linear(color):
+    channels = [int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)]
     return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
 
 
@@ -30,23 +30,23 @@ def contrast(one, other):
     return (bright + 0.05) / (dim + 0.05)
 
 
-def all_colours():
+def all_colors():
     for name, value in vars(palette).items():
         if isinstance(value, str) and value.startswith("#"):
             yield name, value
         elif isinstance(value, (dict, tuple)):
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            yield from ((f"{name}.{key}", colour) for key, colour in items if str(colour).startswith("#"))
+            yield from ((f"{name}.{key}", color) for key, color in items if str(color).startswith("#"))
 
 
-@pytest.mark.parametrize("name, colour", list(all_colours()))
-def test_legible_in_both_themes(name, colour):
-    assert contrast(colour, LIGHT) >= 3 and contrast(colour, DARK) >= 3
-    assert contrast(colour, BLACK) >= 4.5, "black words stand on filled boxes"
+@pytest.mark.parametrize("name, color", list(all_colors()))
+def test_legible_in_both_themes(name, color):
+    assert contrast(color, LIGHT) >= 3 and contrast(color, DARK) >= 3
+    assert contrast(color, BLACK) >= 4.5, "black words stand on filled boxes"
 
 
-def seen_by(kind, colour):
-    rgb = linear(colour)
+def seen_by(kind, color):
+    rgb = linear(color)
     return [sum(weight * channel for weight, channel in zip(row, rgb)) for row in BLINDNESS[kind]]
 
 

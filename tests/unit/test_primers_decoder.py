@@ -92,7 +92,7 @@ def test_the_cache_holds_what_kv_shape_says(heads):
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
-def test_neighbouring_query_heads_share_a_kv_head(heads, monkeypatch):
+def test_neighboring_query_heads_share_a_kv_head(heads, monkeypatch):
     decoder = TinyDecoder(heads)
     cache, read = decoder.new_cache(), []
 

@@ -165,7 +165,7 @@ def test_heavy_hitters_and_snapkv_keep_what_was_looked_at():
     sums = eviction.AttentionSums(looked_at, looked_at)
     assert {3, 40} <= set(eviction.heavy_hitters(sums, 8)[0, 0])
     kept = set(eviction.snapkv(sums, eviction.OBSERVED + 10)[0, 0])
-    # Smoothing over five neighbours lifts two tokens on each side as well; the last 32 stay in any case.
+    # Smoothing over five neighbors lifts two tokens on each side as well; the last 32 stay in any case.
     assert {*range(1, 6), *range(38, 43), *range(68, 100)} == kept
     assert list(eviction.window(sums, 3)[0, 0]) == [97, 98, 99]
 
@@ -316,7 +316,7 @@ def test_another_format_is_another_block():
 
 
 @pytest.mark.parametrize("form", [Groups(4, PER_CHANNEL), OneScale(8), Float8(), None])
-def test_a_store_refuses_formats_that_look_at_neighbours(form):
+def test_a_store_refuses_formats_that_look_at_neighbors(form):
     with pytest.raises(ConfigError, match="form: got .*expected"):
         RoundingStore(XP, form, num_layers=1, num_blocks=2, block_size=2, kv_heads=1, head_dim=4)
 

@@ -155,7 +155,7 @@ def test_requests_per_minute_and_busiest_window():  # D11: an idle start, then a
 @pytest.mark.parametrize(
     "bad, why",
     [
-        (row(hash_ids=[1e18]), "block_ids"),  # D03: a float id would merge neighbours
+        (row(hash_ids=[1e18]), "block_ids"),  # D03: a float id would merge neighbors
         (row(hash_ids=[7.0]), "block_ids"),
         (row(hash_ids=[True]), "block_ids"),
         (row(hash_ids=[-1]), "block_ids"),

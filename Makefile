@@ -25,7 +25,8 @@ book: html
 html: $(VENV)/book.done node_modules/done
 	@rm -rf $(ASIDE)
 	@echo "Building the book: executes every notebook, 1 to 3 minutes"
-	@$(BOOK) 2>&1 | grep --line-buffered -v -e "running over TCP" -e "NbParserConfig(" -e "MdParserConfig("; test $${PIPESTATUS[0]} -eq 0 \
+	@$(BOOK) 2>&1 | grep --line-buffered -v -e "running over TCP" -e "NbParserConfig(" -e "MdParserConfig(" -e "$(ASIDE)" \
+	-e "Your book's HTML" -e "You can look at your book" -e "Or paste this line"; test $${PIPESTATUS[0]} -eq 0 \
 	|| { echo "The book was not built (why stands above); the pages of the last build are still there." >&2; exit 1; }
 	@rm -rf _build/html && mv $(ASIDE)/_build/html _build/ && rm -rf $(ASIDE)
 	@echo "The book is built: _build/html/index.html"

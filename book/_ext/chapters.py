@@ -47,21 +47,16 @@ class Chapter:
 
     @cached_property
     def title(self) -> str:
-        return self._find(rf"^# {self.number} · (.+)$", f"a title '# {self.number} · …'")
+        return self._find(rf"^# {self.number} · (.+: .+)$", f"a title '# {self.number} · Name: Question?'")
 
     @property
     def name(self) -> str:
-        """A few words: the title up to its colon, or the file's name."""
-        before, colon, _ = self.title.partition(": ")
-        if colon:
-            return before
-        words = Path(self.doc).name[3:].replace("_", " ")
-        return words[0].upper() + words[1:] if not words.startswith("kv ") else "KV " + words[3:]
+        """A few words: the title up to its colon."""
+        return self.title.partition(": ")[0]
 
     @property
     def question(self) -> str:
-        asked = self.title.partition(": ")[2] or self.title
-        return asked[0].upper() + asked[1:]
+        return self.title.partition(": ")[2]
 
     @cached_property
     def minutes(self) -> int:

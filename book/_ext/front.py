@@ -48,12 +48,12 @@ class FrontDirective(SphinxDirective):
         self.env.note_reread()
         return nodes.raw("", text, format="html")
 
-    def table(self, head: list[str], rows: list[list[str]]) -> nodes.raw:
+    def table(self, head: list[str], rows: list[list[str]], look: str = "kv-facts") -> nodes.raw:
         """A table whose cells are HTML already."""
         heading = "".join(f'<th scope="col">{cell}</th>' for cell in head)
         body = "".join(table_row(row) for row in rows)
         return self.html(
-            f'<div class="kv-facts" tabindex="0"><table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table></div>'
+            f'<div class="{look}" tabindex="0"><table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table></div>'
         )
 
 
@@ -73,7 +73,8 @@ class ChaptersDirective(FrontDirective):
              ", ".join(self.anchor(doc, names.get(doc) or primer_title(doc)) for doc in c.needs)]
             for c in found
         ]
-        return [self.table(["Chapter", "The question it answers", "Minutes", "Self-checked exercises", "Read before it"], rows)]
+        head = ["Chapter", "The question it answers", "Minutes", "Self-checked exercises", "Read before it"]
+        return [self.table(head, rows, "kv-facts kv-chapters")]
 
     def link(self, chapter: Chapter, fragment: str = "") -> str:
         return self.anchor(chapter.doc, f"{chapter.number} · {chapter.name}", fragment)

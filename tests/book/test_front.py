@@ -46,7 +46,7 @@ def first_cell(text):
 
 
 def test_prerequisites_are_read_from_links_and_from_numbers():
-    chapter = first_cell("# 7 · A: why?\n\n**Before you start:** chapters 2 and 3, and [x](04_copy_on_write.ipynb) or\n"
+    chapter = first_cell("# 7 · A: Why?\n\n**Before you start:** chapters 2 and 3, and [x](04_copy_on_write.ipynb) or\n"
                          "[bits](../book/primers/bits.md) ([chapter 10](10_disaggregation.ipynb)).\n**Time:** 30 minutes; …")
     assert [doc.split("/")[-1] for doc in chapter.needs] == [
         "02_fragmentation", "03_paging", "04_copy_on_write", "bits", "10_disaggregation",

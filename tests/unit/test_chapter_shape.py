@@ -11,7 +11,7 @@ from kvlib.explore import EXERCISES, REGISTRY, Search
 
 CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 PARTS = [
-    r"^# \d+ · .*\?$",
+    r"^# \d+ · [^:]+: .*\?$",
     r"^\*\*After this chapter you can\*\* ",
     r"^\*\*Before you start:\*\* ",
     r"\*\*Time:\*\* \d+ minutes; the part up to \*The short answer\* takes eight\.",

@@ -1,4 +1,4 @@
-"""Directives of the front pages: chapters, their map, the ledger of both users, and the index of questions."""
+"""Directives that know what stands where: chapters, their map, the ledger of both users, the two indexes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from kvlib.errors import ConfigError
+from kvlib.explore import EXERCISES, REGISTRY
 from kvlib.explore.view import sentence
 from kvlib.figures.questions import QUESTIONS, Answer, answer
 from kvlib.ledger import USERS
@@ -122,6 +123,15 @@ class LedgerDirective(FrontDirective):
         return rows
 
 
+class ExplorerIndexDirective(FrontDirective):
+    """``{explorer-index}`` lists every explorer and exercise of the book, each a link to its place."""
+
+    def run(self):
+        named = {**REGISTRY, **EXERCISES}
+        rows = [[self.anchor(place_of(item), item, f"#kv={item}"), escape(named[item].title)] for item in named]
+        return [self.table(["id", "title"], rows)]
+
+
 class QuestionIndexDirective(FrontDirective):
     """``{question-index}`` lists the questions with the number that answers each."""
 
@@ -197,6 +207,7 @@ def setup(app):
     app.add_directive("chapter-minutes", MinutesDirective)
     app.add_directive("chapter-map", ChapterMapDirective)
     app.add_directive("ledger", LedgerDirective)
+    app.add_directive("explorer-index", ExplorerIndexDirective)
     app.add_directive("question-index", QuestionIndexDirective)
     app.add_directive("questions", QuestionsDirective)
     return {"version": "1", "parallel_read_safe": True}

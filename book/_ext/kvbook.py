@@ -2,7 +2,7 @@
 
 * While notebooks run it asks kvlib for the page face.
 * It adds ``{explorer}`` and ``{exercise-check}`` for markdown pages, where no notebook cell can call ``show``, and
-  ``{facts}`` and ``{explorer-index}`` for the reference pages. ``front.py`` adds those of the front pages.
+  ``{facts}`` for the reference pages. ``front.py`` adds those that need to know what stands where.
 * After the build it writes the precomputed states, the Python that the worker runs, and the npm files.
 """
 
@@ -77,14 +77,6 @@ class FactsDirective(SphinxDirective):
         table = [[cell_text(cell) for cell in row] for row in facts(self.arguments[0])]
         html = f'<div class="kv-facts" tabindex="0">{table_html(table)}</div>'
         return [nodes.raw("", html, format="html")]
-
-
-class ExplorerIndexDirective(SphinxDirective):
-    """``{explorer-index}`` lists every explorer and exercise of the book."""
-
-    def run(self):
-        table = [["id", "title"], *([i, e.title] for i, e in [*REGISTRY.items(), *EXERCISES.items()])]
-        return [nodes.raw("", f'<div class="kv-facts" tabindex="0">{table_html(table)}</div>', format="html")]
 
 
 def choose_hosts(app, config):
@@ -171,7 +163,6 @@ def setup(app):
     app.add_directive("explorer", ExplorerDirective)
     app.add_directive("exercise-check", ExerciseCheckDirective)
     app.add_directive("facts", FactsDirective)
-    app.add_directive("explorer-index", ExplorerIndexDirective)
     for extension in EXTENSIONS:
         app.setup_extension(extension)
     app.connect("config-inited", choose_hosts)

@@ -52,57 +52,6 @@ def context_kv(model, tokens: Sequence[int]) -> np.ndarray:
     return np.array(pairs, dtype=np.float32)
 
 
-class AttentionMass(ContiguousCache):
-    """A cache that also adds up how much attention each cached token receives in each layer.
-
-    That sum is what H2O (Zhang et al. 2023) keeps tokens by.
-
-    Attributes
-    ----------
-    mass : dict of float64 arrays [tokens], by layer
-    """
-
-    def __init__(self, xp):
-        super().__init__(xp)
-        self.mass = {}
-
-    def read(self, layer: int, query):
-        keys = self.xp.to_numpy(self.keys[0][layer])
-        queries = self.xp.to_numpy(query)
-        tokens, kv_heads, head_dim = keys.shape
-        total, later = np.zeros(tokens), np.arange(tokens) > np.arange(tokens - len(queries), tokens)[:, None]
-        for head in range(queries.shape[1]):
-            scores = queries[:, head] @ keys[:, head * kv_heads // queries.shape[1]].T * head_dim**-0.5
-            scores[later] = -np.inf
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            total += (weights / weights.sum(-1, keepdims=True)).sum(0)
-        self.mass[layer] = total
-        return super().read(layer, query)
-
-
-def heavy_hitters(mass: np.ndarray, kept: int) -> np.ndarray:
-    """Places of the tokens H2O keeps of each layer: half of them the most recent, half the heaviest others.
-
-    Parameters
-    ----------
-    mass : array [layers, tokens]
-
-    Returns
-    -------
-    int array [layers, kept], ascending
-
-    Examples
-    --------
-    >>> heavy_hitters(np.array([[9.0, 1.0, 5.0, 0.1, 0.2]]), 4).tolist()
-    [[0, 2, 3, 4]]
-    """
-    tokens = mass.shape[1]
-    recent = kept // 2
-    heaviest = np.argsort(-mass[:, : tokens - recent], axis=1, kind="stable")[:, : kept - recent]
-    latest = np.broadcast_to(np.arange(tokens - recent, tokens), (len(mass), recent))
-    return np.sort(np.concatenate([heaviest, latest], axis=1), axis=1)
-
-
 def rotated(kv: np.ndarray, head_dim: int, rope_base: float, back: bool = False) -> np.ndarray:
     """`kv` with its keys rotated to their positions, or (`back`) as they were before that.
 

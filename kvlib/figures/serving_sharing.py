@@ -15,10 +15,10 @@ PRECOMPUTED = "simulated beforehand by kvlib (kvlib/figures/data/make_serving_sh
 LIMITS_MS = {"chat": 50, "agents": 2000, "documents": 200, "rag": 100}
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15)
 KINDS = {
-    "chat": "conversations that come back with all that was said",
-    "agents": "tools and many quick steps",
-    "documents": "questions about popular documents",
-    "rag": "retrieved chunks, each prompt in an order of its own",
+    "chat": "turns repeat what was said",
+    "agents": "tools, many quick steps",
+    "documents": "questions about popular texts",
+    "rag": "chunks in an order of their own",
 }
 
 

@@ -33,6 +33,17 @@ class AttentionSums:
     from_all: np.ndarray
     from_last: np.ndarray
 
+    def over_heads(self) -> "AttentionSums":
+        """The heads of a layer added up, as if there were one: for a choice that all heads must share.
+
+        Examples
+        --------
+        >>> sums = AttentionSums(np.ones((1, 3, 5)), np.ones((1, 3, 5))).over_heads()
+        >>> sums.from_all.tolist()
+        [[[3.0, 3.0, 3.0, 3.0, 3.0]]]
+        """
+        return AttentionSums(*(sums.sum(axis=1, keepdims=True) for sums in (self.from_all, self.from_last)))
+
 
 class AttentionByHead(ContiguousCache):
     """A cache that adds up, for each KV head, how much attention every token of the context gets."""

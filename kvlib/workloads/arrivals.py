@@ -48,6 +48,22 @@ def poisson_arrivals_us(n: int, rate: float, rng: Random) -> list[int]:
     return times
 
 
+def arrivals_and_draws(n: int, rate: float, seed: int) -> tuple[list[int], Random]:
+    """Poisson arrivals, and a second stream for what the requests look like, so that neither disturbs the other.
+
+    Parameters and errors are those of :func:`kvlib.workloads.sharegpt_like`.
+
+    Examples
+    --------
+    >>> slow, fast = arrivals_and_draws(3, rate=1.0, seed=0), arrivals_and_draws(3, rate=10.0, seed=0)
+    >>> slow[0] == fast[0], slow[1].random() == fast[1].random()
+    (False, True)
+    """
+    rng = Random(whole("seed", seed, minimum=0))
+    draws = Random(rng.randrange(2**63))
+    return poisson_arrivals_us(n, rate, rng), draws
+
+
 def bursty_arrivals_us(
     n: int, rate: float, rng: Random, *, burst_factor: int = 4, cycle_s: int = 60
 ) -> list[int]:

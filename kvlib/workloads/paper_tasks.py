@@ -6,11 +6,10 @@ is cut to the last 1,024 tokens. The paper prints no length distributions for th
 """
 
 from kvlib.errors import ConfigError
-from kvlib.workloads.arrivals import US_PER_S
+from kvlib.workloads.arrivals import US_PER_S, arrivals_and_draws
 from kvlib.workloads.block_numbering import BlockNumbering
 from kvlib.workloads.lengths import EXPONENTIAL, NARROW, PROBABILITIES, LengthDistribution
 from kvlib.workloads.request import Request
-from kvlib.workloads.synthetic import _arrivals
 
 # examples -> tokens of the prefix; oracle L7.prefix.1shot and exercise 7 of lecture 7
 PREFIX_TOKENS = {1: 80, 5: 341}
@@ -60,7 +59,7 @@ def translation_like(
     """
     if shots not in PREFIX_TOKENS or isinstance(shots, bool):
         raise ConfigError(f"shots: got {shots!r}, expected one of {', '.join(map(str, PREFIX_TOKENS))}")
-    times_us, rng = _arrivals(n, rate, seed)
+    times_us, rng = arrivals_and_draws(n, rate, seed)
     numbering = BlockNumbering(block_size)
     requests = []
     for number, time_us in enumerate(times_us):
@@ -82,5 +81,5 @@ def chatbot_like(n: int, rate: float, seed: int) -> tuple[Request, ...]:
     >>> sum(request.num_input_tokens == 1024 for request in requests) > 600
     True
     """
-    times_us, rng = _arrivals(n, rate, seed)
+    times_us, rng = arrivals_and_draws(n, rate, seed)
     return tuple(Request(us / US_PER_S, CHAT_PROMPT.draw(rng), CHAT_ANSWER.draw(rng)) for us in times_us)

@@ -1,10 +1,7 @@
 """Workloads without a file: ShareGPT-like, Alpaca-like and fixed lengths, with Poisson arrivals."""
 
-import random
-
-from kvlib.specs.checks import whole
 from kvlib.workloads import lengths
-from kvlib.workloads.arrivals import US_PER_S, poisson_arrivals_us
+from kvlib.workloads.arrivals import US_PER_S, arrivals_and_draws
 from kvlib.workloads.request import Request
 
 
@@ -68,19 +65,12 @@ def fixed_lengths(
     >>> [one.arrival_s for one in fixed_lengths(1, 1.0, 0, num_input_tokens=100, num_output_tokens=300)]
     [1.418629]
     """
-    arrival_times_us, _ = _arrivals(n, rate, seed)
+    arrival_times_us, _ = arrivals_and_draws(n, rate, seed)
     return tuple(Request(us / US_PER_S, num_input_tokens, num_output_tokens) for us in arrival_times_us)
 
 
 def _drawn(n, rate, seed, input_lengths, output_lengths):
-    arrival_times_us, rng = _arrivals(n, rate, seed)
+    arrival_times_us, rng = arrivals_and_draws(n, rate, seed)
     return tuple(
         Request(us / US_PER_S, input_lengths.draw(rng), output_lengths.draw(rng)) for us in arrival_times_us
     )
-
-
-def _arrivals(n, rate, seed):
-    """Return arrival times and a second stream for the lengths, so that neither disturbs the other."""
-    rng = random.Random(whole("seed", seed, minimum=0))
-    length_rng = random.Random(rng.randrange(2**63))
-    return poisson_arrivals_us(n, rate, rng), length_rng

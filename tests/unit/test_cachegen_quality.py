@@ -12,18 +12,11 @@ import torch
 
 from kvlib.cachegen import CENTRED, PAPER, decode, encode, learn_profile
 from kvlib.cachegen.observe import shuffled, third_means, variance_gain
-from kvlib.cachegen.quality import (
-    AttentionMass,
-    compare,
-    context_kv,
-    continuation_log_probs,
-    heavy_hitters,
-    noised,
-    rotated,
-)
+from kvlib.cachegen.quality import compare, context_kv, continuation_log_probs, noised, rotated
 from kvlib.cachegen.sample import HEAD_DIM, LAYERS, ROPE_BASE, load_sample, store_sample
 from kvlib.tensors.backend import get_backend
 from kvlib.tensors.cache import ContiguousCache
+from kvlib.tensors.eviction import AttentionByHead, heavy_hitters
 from kvlib.tensors.fetch import fetch
 from kvlib.tensors.gguf import GgufFile
 from kvlib.tensors.smollm import decoder_from_gguf
@@ -107,12 +100,12 @@ def test_the_codec_on_real_kv_costs_about_what_the_table_says(real, judge):
 def test_heavy_hitters_hold_the_first_token_and_cost_less_than_a_window(real, judge):
     # real_kv.md 4: half the tokens kept, window only KL .63, H2O .02.
     model, tokens, kv = real
-    cache = AttentionMass(model.xp)
-    model.forward([tokens[:CONTEXT]], cache)
-    mass = np.array([cache.mass[layer] for layer in range(model.shape.num_layers)])
-    # Every query hands out a weight of one per head, so the mass is heads × tokens.
-    assert np.allclose(mass.sum(1), model.shape.heads * CONTEXT, rtol=1e-4)
-    keep = heavy_hitters(mass, CONTEXT // 2)
+    noted = AttentionByHead(model.xp)
+    model.forward([tokens[:CONTEXT]], noted)
+    sums = noted.sums().over_heads()
+    # Every query hands out a weight of one per head, so they add up to heads × tokens.
+    assert np.allclose(sums.from_all.sum(-1), model.shape.heads * CONTEXT, rtol=1e-4)
+    keep = heavy_hitters(sums, CONTEXT // 2)[:, 0]
     assert (keep[:, 0] == 0).mean() > 0.8 and (np.diff(keep, axis=1) > 0).all()
     kept = np.take_along_axis(kv, keep[:, None, :, None], axis=2)
     assert judge(kept, CONTEXT).kl < 0.5 * judge(kv[:, :, -CONTEXT // 2 :], CONTEXT).kl

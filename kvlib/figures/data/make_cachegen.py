@@ -23,18 +23,11 @@ from kvlib.cachegen import observe, rivals
 from kvlib.cachegen.codec import decode, encode
 from kvlib.cachegen.levels import CENTRED, LEVELS, PAPER, Recipe
 from kvlib.cachegen.profile import learn_profile
-from kvlib.cachegen.quality import (
-    AttentionMass,
-    compare,
-    context_kv,
-    continuation_log_probs,
-    heavy_hitters,
-    noised,
-    rotated,
-)
+from kvlib.cachegen.quality import compare, context_kv, continuation_log_probs, noised, rotated
 from kvlib.cachegen.quantize import ZERO, quantize_rows
 from kvlib.tensors.backend import get_backend
 from kvlib.tensors.decoder import Decoder, DecoderShape, LayerWeights
+from kvlib.tensors.eviction import AttentionByHead, heavy_hitters
 from kvlib.tensors.gguf import GgufFile
 from kvlib.tensors.smollm import find_weights, load_smollm
 from kvlib.tensors.tokenizer import SmolTokenizer
@@ -293,11 +286,9 @@ def stacking(bench: Bench) -> list:
     """H2O keeps half of the tokens; then the codec codes what is left."""
     picked = {}
     for name in TEXTS:
-        cache = AttentionMass(bench.model.xp)
-        bench.model.forward([bench.tokens[name][:CONTEXT]], cache)
-        keep = heavy_hitters(
-            np.array([cache.mass[layer] for layer in range(bench.model.shape.num_layers)]), CONTEXT // 2
-        )
+        noted = AttentionByHead(bench.model.xp)
+        bench.model.forward([bench.tokens[name][:CONTEXT]], noted)
+        keep = heavy_hitters(noted.sums().over_heads(), CONTEXT // 2)[:, 0]  # all heads of a layer keep the same
         picked[name] = np.take_along_axis(bench.kv[name], keep[:, None, :, None], axis=2)
     whole = bench.kv[JUDGED[0]].size
     profiles = {name: learn_profile(bench.others(name, picked), PAPER) for name in JUDGED}

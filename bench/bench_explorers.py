@@ -75,8 +75,9 @@ def moves(where: str, times_ms: dict[str, list[float]], target_ms: float) -> Ite
     medians = {explorer_id: statistics.median(times[1:]) for explorer_id, times in times_ms.items()}
     slowest = max(medians, key=medians.get)
     middle_ms = statistics.median(medians.values())
-    yield Speed(f"explorers.{where}", f"one move, {where}: median of {len(medians)} explorers", middle_ms, "ms", target_ms)
-    what = f"one move, {where}: slowest explorer, {slowest}"
+    words = {"kernel": "in Python", "browser": "in the browser"}[where]
+    yield Speed(f"explorers.{where}", f"one move {words}: median of {len(medians)} explorers", middle_ms, "ms", target_ms)
+    what = f"one move {words}: slowest explorer, {slowest}"
     yield Speed(f"explorers.{where}_slowest", what, medians[slowest], "ms", target_ms)
 
 

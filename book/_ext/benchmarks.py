@@ -96,7 +96,16 @@ def peers_table(data: dict) -> list[list[str]]:
     return rows
 
 
+def verdict_html(data: dict) -> str:
+    """How many targets were met, and which were not."""
+    times = {speed["what"]: times_target(speed) for speed in data["speeds"] if speed["target"] is not None}
+    missed = [f"{escape(what)} ({100 * share:.0f} %)" for what, share in times.items() if share < 1]
+    words = f"{len(times) - len(missed)} of {len(times)} targets are met."
+    return f"<p>{words}{' Not met: ' + '; '.join(missed) + '.' if missed else ''}</p>"
+
+
 TABLES = {
+    "verdict": verdict_html,
     "machine": lambda data: table_html(machine_table(data)),
     "targets": targets_html,
     "limits": lambda data: table_html(limits_table(data)),

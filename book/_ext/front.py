@@ -141,7 +141,7 @@ class QuestionIndexDirective(FrontDirective):
              self.anchor(place_of(found.question.explorer_id), "open", found.question.link)]
             for found in answers()
         ]
-        return [self.table(["Question", "Answer, for the explorer's default case", "Explorer"], rows)]
+        return [self.table(["Question", "Answer, for the case stated below", "Explorer"], rows)]
 
 
 class QuestionsDirective(FrontDirective):

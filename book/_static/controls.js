@@ -3,11 +3,23 @@
   "use strict";
   const { make, freshId, python } = window.kv;
 
+  // Every control says autocomplete="off": a browser that goes back would put its old value under a new picture.
+
+  // Files dropped on `place` go to `take`, and to nobody around it.
+  function catchDrops(place, take) {
+    place.addEventListener("dragover", (event) => event.preventDefault());
+    place.addEventListener("drop", (event) => {
+      event.preventDefault();
+      event.stopPropagation();
+      if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+    });
+  }
+
   // Each maker returns {element, read, write}; `moved` is called on every change by the reader.
   const makers = {
     slider(spec, moved) {
       const input = make("input", {
-        type: "range", min: "0", max: String(spec.positions.length - 1), step: "1", id: freshId(),
+        type: "range", min: "0", max: String(spec.positions.length - 1), step: "1", id: freshId(), autocomplete: "off",
       });
       const output = make("output", { for: input.id });
       const say = () => {
@@ -26,7 +38,7 @@
 
     list(spec, moved) {
       const options = spec.positions.map((value, i) => make("option", { value: String(i) }, spec.texts[i]));
-      const input = make("select", { id: freshId() }, ...options);
+      const input = make("select", { id: freshId(), autocomplete: "off" }, ...options);
       const write = (value) => { input.value = spec.positions.indexOf(value); };
       input.addEventListener("input", moved);
       write(spec.default);
@@ -35,7 +47,7 @@
     },
 
     toggle(spec, moved) {
-      const input = make("input", { type: "checkbox", id: freshId() });
+      const input = make("input", { type: "checkbox", id: freshId(), autocomplete: "off" });
       const write = (value) => { input.checked = value; };
       input.addEventListener("input", moved);
       write(spec.default);
@@ -44,7 +56,7 @@
     },
 
     text(spec, moved) {
-      const input = make("input", { type: "text", id: freshId(), maxlength: String(spec.longest) });
+      const input = make("input", { type: "text", id: freshId(), autocomplete: "off", maxlength: String(spec.longest) });
       const write = (value) => { input.value = value; };
       input.addEventListener("input", moved);
       write(spec.default);
@@ -94,6 +106,7 @@
       const label = make("label", { for: input.id }, spec.label);
       const element = make("div", { class: "kv-control kv-file" }, label, input,
         make("small", {}, "Or drop it here. Never uploaded."));
+      catchDrops(element, take);
       return { element, read: () => path, write, take };
     },
   };
@@ -107,5 +120,5 @@
     return "";
   }
 
-  Object.assign(window.kv, { makers, restore });
+  Object.assign(window.kv, { makers, restore, catchDrops });
 })();

@@ -1,7 +1,7 @@
 // An explorer. Its pictures and numbers all come from kvlib: precomputed in explorers/<id>.js, or computed by the worker.
 (() => {
   "use strict";
-  const { settings, local, make, freshId, loadScript, states, loadStates, copyLink, python, makers, restore } = window.kv;
+  const { settings, local, make, freshId, loadScript, states, loadStates, copyLink, python, makers, restore, catchDrops } = window.kv;
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -85,21 +85,23 @@
       link.addEventListener("click", () => copyLink(link, this.id, this.linkable()));
       const help = make("details", { class: "kv-what" }, make("summary", {}, "what is this?"), make("p", {}, STATUS_HELP));
       form.append(make("div", { class: "kv-buttons" }, reset, link, this.status, help));
-      const [file] = this.files();
-      if (file) {
-        this.section.addEventListener("dragover", (event) => event.preventDefault());
-        this.section.addEventListener("drop", (event) => {
-          event.preventDefault();
-          if (event.dataTransfer.files.length) file.take(event.dataTransfer.files[0]);
-        });
-      }
+      if (this.files().length) catchDrops(this.section, (file) => this.fileControlFor(file).take(file));
+    }
+
+    // A file dropped beside the controls goes to the one that takes files of that name, the choosiest if several do.
+    fileControlFor(file) {
+      const endings = (i) => this.specs[i].accept.split(",");
+      const fitting = [...this.specs.keys()]
+        .filter((i) => this.specs[i].kind === "file" && endings(i).some((ending) => file.name.toLowerCase().endsWith(ending)))
+        .sort((i, j) => endings(i).length - endings(j).length);
+      return fitting.length ? this.controls[fitting[0]] : this.files()[0];
     }
 
     buildPrediction({ question, options, answer }) {
       const name = freshId();
       const reply = make("p", { class: "kv-reply", role: "status" });
       const rows = options.map(({ text, reply: words }, i) => {
-        const input = make("input", { type: "radio", name, value: String(i) });
+        const input = make("input", { type: "radio", name, value: String(i), autocomplete: "off" });
         input.addEventListener("change", () => { reply.textContent = `${i === answer ? "✓" : "✗"} ${words}`; });
         return make("label", {}, input, " " + text);
       });
@@ -160,6 +162,7 @@
     async work() {
       if (this.busy) return;
       this.busy = true;
+      this.markStale(true);
       while (this.pending) {
         const changed = this.pending;
         this.pending = null;
@@ -175,6 +178,14 @@
         }
       }
       this.busy = false;
+      this.markStale(false);
+    }
+
+    // While Python computes, the picture does not belong to the controls yet.
+    markStale(isStale) {
+      const figure = this.section.querySelector(".kv-figure");
+      figure.classList.toggle("kv-stale", isStale);
+      figure.setAttribute("aria-busy", String(isStale));
     }
 
     // A refused setting leaves the previous picture standing.

@@ -92,10 +92,18 @@ def wall(context, attention, model, config, gpu, num_gpus, kv_dtype) -> View:
             ["KV budget per GPU (GB)", kv_budget_bytes(spec, device, num_gpus) / GB],
         ],
         source=COMPUTED,
-        note="The slope is set by the weights, which one step reads once for everybody. The wall is set by KV bytes."
-        + assumed_note(spec),
+        note=f"{spoken(spec.name)} on {num_gpus} × {spoken(device.name)}. The slope is set by the weights, which one step reads once "
+        f"for everybody; the wall by KV bytes.{_bend(steps, rate)}{assumed_note(spec)}",
         numbers={"held": held, "tokens_per_s": last},
     )
+
+
+def _bend(steps: list[int], rate: list[float]) -> str:
+    """A sentence about where arithmetic or the reading of KV flattens the curve before memory is full, if it does."""
+    flat = next((n for n, r in zip(steps, rate) if r > 0.9 * rate[-1]), steps[-1])
+    if flat > 0.6 * steps[-1]:
+        return ""
+    return f" From about {counted(flat, 'request')} on more requests bring little: something else fills up before memory does."
 
 
 def _no_room(spec, device, context, kv_dtype, num_gpus) -> str:

@@ -221,7 +221,8 @@ def routing(load, cache_blocks, link, instances, threshold, slo, trace) -> View:
         "instance's prefill time over the mean.",
         numbers={
             "kvcache_centric_ttft_s": centric.ttft_s, "kvcache_centric_hit_ratio": centric.hit_ratio,
-            "random_ttft_s": runs["random"].ttft_s, "transferred_tokens": centric.transferred_tokens,
+            "random_ttft_s": runs["random"].ttft_s, "least_load_ttft_s": runs["least_load"].ttft_s,
+            "transferred_tokens": centric.transferred_tokens,
             "rejected": runs["random"].rejected,
         },
     )

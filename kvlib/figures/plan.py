@@ -86,7 +86,7 @@ def _bar(step: Step) -> tuple[str, float, float, str]:
 def _amounts(made: Plan) -> list[str]:
     def change(step: Step) -> str:
         ms = 1e3 * (step.after_s - step.before_s)
-        return f" {'−' if ms < 0 else '+'}{short(abs(ms), 2)}" if abs(ms) >= 0.05 else " ±0"
+        return f" {'−' if ms < 0 else '+'}{short(abs(ms), 3)}" if abs(ms) >= 0.05 else " ±0"
 
     used, idle = ([change(step) for step in made.steps if step.used is flag] for flag in (True, False))
     return [f" {short(1e3 * made.no_cache.ttft_s)}", *used, f" {short(1e3 * made.outcome.ttft_s)}", *idle]
@@ -158,9 +158,10 @@ def monday(
     """Every decision with its reason, and a link into the chapter that explains it."""
     made = plan_of(**locals())
     found, got = links(made, None if trace else workload), made.outcome
+    whose = _whose(made, trace)
     title = (
-        f"{got.hit_ratio:.0%} of the prompt tokens are reused, {counted(got.held, 'request')} fit, and the first token "
-        f"comes after {time_words(got.ttft_s)}"
+        f"{whose[0].upper()}{whose[1:]}, {spoken(made.setting.model.name)}: {got.hit_ratio:.0%} of the prompt tokens are reused, "
+        f"{counted(got.held, 'request')} fit, and the first token comes after {time_words(got.ttft_s)}"
     )
     return View(
         title=title,
@@ -169,7 +170,7 @@ def monday(
         + [[link.line.choice, link.line.because, str(link.line.chapter)] for link in found],
         source=COMPUTED,
         note="Each heading opens the chapter's explorer with the same numbers. Where a slider has no such position, the "
-        "nearest one is taken; a line that begins with There says which.",
+        "nearest one is taken; a line that begins with In that chapter says which.",
         numbers={"hit_ratio": got.hit_ratio, "busy": got.busy, "held": got.held, "lines": len(found)},
     )
 

@@ -43,5 +43,5 @@ def card(links: Sequence[Link], finding: str) -> str:
 
 def _small_print(link: Link) -> list[str]:
     because = f"{link.line.because[0].upper()}{link.line.because[1:]}."
-    rounded = f"There: {', '.join(link.rounded)}." if link.rounded else ""
+    rounded = f"In that chapter: {', '.join(link.rounded)}." if link.rounded else ""
     return [line for words in (because, rounded) for line in textwrap.wrap(words, LETTERS)]

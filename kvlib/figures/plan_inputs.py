@@ -19,7 +19,7 @@ OWN_BUS = "own"
 CONTROLS = (
     Choice("workload", "Workload", tuple(WORKLOADS.items()), default="chat"),
     File("trace", "Your trace, in Mooncake's format", accept=".jsonl,.json,.gz", replaces="workload"),
-    Choice("load", "Load", LOADS, default=2.0, unit="requests/s"),
+    Choice("load", "Load (a trace's own rate is not used)", LOADS, default=2.0, unit="requests/s"),
     *model_controls("llama-3-8b"),
     Choice("gpu", "GPU", GPU_NAMES, default="h100-80gb"),
     Choice("num_gpus", "GPUs (tensor parallel)", [1, 2, 4, 8], default=1),

@@ -99,10 +99,10 @@ TEXTS = {
         "router follows the cache too far.",
     ),
     "bits": Texts(
-        "FP8 or INT4?",
+        "FP8 or INT4: eight bits or four?",
         "`--kv-cache-dtype fp8`; 4 bits as `int4_per_token_head` or `nvfp4`, where the attention backend has them.",
         "`--kv-cache-dtype fp8_e4m3`, `fp8_e5m2` or `fp4_e2m1`.",
-        "`GPU KV cache size` grows by the ratio of the bytes. Quality is in no log: score your own prompts with both.",
+        "`GPU KV cache size` grows by the ratio of the bytes. Quality is in no log: score your own prompts with both. FP8 keeps more of small numbers than INT8 with one scale; the explorer has integers.",
     ),
     "wire": Texts(
         "Should KV be compressed on the wire?",

@@ -23,7 +23,7 @@ def _predict_curves() -> Prediction:
     reply = f"Here paging sustains {against_oracle:.1f} times the rate of the Oracle."
     return Prediction(
         "The server Oracle knows beforehand how long every answer becomes, and reserves exactly that. Paging knows nothing. "
-        "Chat traffic on OPT-13B: who keeps the latency under 50 ms a token at the higher rate?",
+        "Chat traffic on OPT-13B: who keeps the latency under 50 ms a token up to the higher arrival rate?",
         (
             Option(
                 "Oracle: it never guesses wrong and never has to throw anybody out",

@@ -76,7 +76,7 @@ def tier_of(made: Plan, kind: str) -> Tier:
 def _memory(made: Plan) -> Line:
     got = made.outcome
     running = f"more than {2 * got.held}" if got.running is None else f"{got.running}"
-    because = f"the load runs {running}: {'enough' if got.fits else 'too few'}"
+    because = f"your load keeps {running} running at once: {'enough' if got.fits else 'too few'}"
     return Line("memory", f"{got.held} requests fit", because, 1)
 
 
@@ -129,12 +129,16 @@ def _overlap(made: Plan) -> Line:
 def _kept(made: Plan) -> Line:
     small, used = smallest(kept_formats(), made.setting.max_kl), "quantized" in made.levers
     because = f"{small.name}: {small.bits:g} bits, KL {small.kl:.2g} nats"
+    if not used:
+        because = f"{small.name} (KL {small.kl:.2g} nats) was on offer and would not help"
     return Line("kept", f"keep it in {small.bits if used else FULL_BITS:g} bits", because, 13)
 
 
 def _sent(made: Plan) -> Line:
     small, used = smallest(sent_formats(), made.setting.max_kl), "coded" in made.levers
     because = f"{small.name}: {small.bits:.3g} bits, KL {small.kl:.2g} nats"
+    if not used:
+        because = f"{small.name} ({small.bits:.3g} bits, KL {small.kl:.2g} nats) was on offer and would not help"
     return Line("sent", "send and store it as a bitstream" if used else "no bitstream", because, 14)
 
 

@@ -74,7 +74,8 @@ class ModelSpec:
         for field in fields:
             if getattr(self, field) is None:
                 raise ConfigError(
-                    f"{field}: not known for {self.name} ({self.source}), expected a dense decoder"
+                    f"{field}: not known for {self.name} ({self.source}), expected a dense decoder; the work of others is "
+                    "not counted from a config, so choose a preset"
                 )
 
     @classmethod

@@ -169,6 +169,25 @@ def test_a_dropped_config_is_read_and_a_bad_one_changes_nothing(open_page):
     watch.assert_quiet()
 
 
+DROP = """([place, name, text]) => {
+  const dropped = new DataTransfer();
+  dropped.items.add(new File([text], name));
+  place.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: dropped }));
+}"""
+
+
+@pytest.mark.parametrize("place", [".kv-file:has-text('config.json')", ".kv-figure"])
+def test_a_file_goes_where_it_is_dropped_or_where_its_name_belongs(open_page, place):
+    """The planner takes a trace and a config; the trace's control stands first."""
+    page, watch = open_page(PLACES["plan.waterfall"])
+    section = section_of(page, "plan.waterfall")
+    target = section.locator(place).first.element_handle()
+    page.evaluate(DROP, [target, "config.json", json.dumps(GOOD_CONFIG)])
+    page.wait_for_function("s => s.querySelector('.kv-status').textContent === 'live'", arg=section.element_handle(), timeout=LIVE_TIMEOUT_MS)
+    assert section.locator(".kv-note").text_content().startswith("your model")
+    watch.assert_quiet()
+
+
 def test_a_link_restores_the_sliders(open_page, address):
     page, _ = open_page(PLACES["kv_cache.wall"])
     section = section_of(page, "kv_cache.wall")

@@ -43,6 +43,9 @@ def test_page(open_page, path, width, theme):
     described = page.locator(".kv-svg .kv-picture > svg[role=img]:not(:has(a)), .kv-svg .kv-picture > svg[role=group]:has(a)")
     assert drawings.count() == described.count()
     assert page.locator(".kv-controls input:not([id]), .kv-controls select:not([id])").count() == 0
+    # A browser that goes back would otherwise put old values under a fresh picture.
+    kept = ".kv-explorer :is(input, select):not([autocomplete=off], [type=file])"
+    assert page.locator(kept).count() == 0
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     serious = [(v["id"], v["nodes"][0]["target"], v["nodes"][0].get("failureSummary")) for v in found if v["impact"] in {"serious", "critical"}]

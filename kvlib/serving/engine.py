@@ -1,6 +1,6 @@
 """The serving engine: iteration-level scheduling (continuous batching) under a memory policy.
 
-Yu et al., "Orca" (OSDI 2022): the batch is decided anew before every step. In one step each running request
+Yu et al., "Orca" (OSDI 2022): the batch is decided anew before every step. In one step each running sequence
 gets one token: those just admitted by a prefill, the others by a decode. The loop below takes many equal
 decode steps at once, up to the next event that could change a decision; the times are integers, so it
 arrives exactly where single steps would.
@@ -91,6 +91,8 @@ class Engine:
             self._reject(job, f"prompt + output is {total_tokens} tokens, above max_len={self.max_len}")
         elif job.size > self.scheduler.max_num_seqs or job.size > self.scheduler.max_num_batched_tokens:
             self._reject(job, f"its {job.size} sequences never fit in one step")
+        elif job.final_tokens > self.scheduler.most_prefill_tokens:
+            self._reject(job, f"if it gave way, its {job.size} sequences would never fit in one step again")
         elif not self.scheduler.memory.fits_alone(job.request):
             self._reject(job, f"does not fit in an empty memory of {self._occupancy.num_slots} slots")
         else:
@@ -114,7 +116,7 @@ class Engine:
         running = self.scheduler.running
         if self.scheduler.memory.is_restless:
             return 1
-        limit = min([(job.final_tokens - job.num_tokens) // job.size for job in running])
+        limit = min([job.steps_from(job.num_tokens) for job in running])
         if next_arrival_ps is None or self.scheduler.waiting:
             return limit
         return self._equal_steps(running).steps_until(next_arrival_ps - self._now_ps, limit)
@@ -132,7 +134,7 @@ class Engine:
             self._hold(job, num_copies * (unit_slots - filled), num_copies * job.padding_slots)
         for position, step in decodes.taken:
             job = jobs[position]
-            padding = max(0, step + unit_slots - (job.final_tokens - job.num_tokens) // job.size)
+            padding = max(0, step + unit_slots - job.steps_from(job.num_tokens))
             job.capacity += unit_slots
             job.padding_slots += padding
             growth.append((step, padding))
@@ -151,6 +153,10 @@ class Engine:
         self._occupancy.empty += slots
         self._occupancy.padding += padding
 
+    def _take_on(self, job: Job) -> None:
+        self._occupancy.empty += job.empty_slots
+        self._occupancy.padding += job.padding_slots
+
     def _let_go(self, job: Job) -> None:
         self._occupancy.empty -= job.empty_slots
         self._occupancy.padding -= job.padding_slots
@@ -161,8 +167,7 @@ class Engine:
         self._grow(decodes)
         for job in intake.admitted:
             self._count_admission(job)
-            occupancy.empty += job.empty_slots
-            occupancy.padding += job.padding_slots
+            self._take_on(job)
         for job in intake.resumed:
             copying_ps += self.clock.swap_ps(job.swapped_slots)
             job.swapped_slots = 0
@@ -265,7 +270,7 @@ class Engine:
 
     def _complete(self, finished: list[Job]) -> None:
         for job in finished:
-            # Nobody reads this KV again: as long as it is held, it is padding.
+            # Nobody reads this KV again: as long as it is held, its slots are empty, and for good.
             self._hold(job, job.num_tokens, job.num_tokens)
         for job in self.scheduler.leave(finished):
             self._let_go(job)

@@ -63,6 +63,10 @@ class Job:
         """Whether tokens are still to be computed before the next one can be generated."""
         return self.num_tokens < self.prefill_tokens
 
+    def steps_from(self, num_tokens: int) -> int:
+        """Decode steps from so many tokens in memory to its end."""
+        return (self.final_tokens - num_tokens) // self.size
+
     @property
     def empty_slots(self) -> int:
         """Slots held for it that hold no token yet."""

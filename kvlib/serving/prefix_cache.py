@@ -51,7 +51,7 @@ class CachedMemory(BlockMemory):
         super().__init__(cache, num_slots, watermark)
         self._content = Content(trace_block_size)
         self._requests: dict[Hashable, object] = {}  # of those who run
-        self._prompt: tuple = (None, 0, ())  # who asked last, for how many tokens, and which these are
+        self._prompt: tuple = (None, None, 0, ())  # who asked last, for how many tokens, and which these are
 
     def check(self, name: str, request) -> None:
         """See the contract of :mod:`kvlib.serving.memory`."""
@@ -113,9 +113,10 @@ class CachedMemory(BlockMemory):
 
     def _first_tokens(self, seq: Hashable, request, num_tokens: int) -> tuple[int, ...]:
         """Made once for a request that asks again and again: the block cache hashes it once, too."""
-        if self._prompt[:2] != (seq, num_tokens):
-            self._prompt = (seq, num_tokens, tuple(self._content.tokens(seq, request, 0, num_tokens)))
-        return self._prompt[2]
+        if self._prompt[0] is not request or self._prompt[1:3] != (seq, num_tokens):
+            tokens = tuple(self._content.tokens(seq, request, 0, num_tokens))
+            self._prompt = (request, seq, num_tokens, tokens)
+        return self._prompt[3]
 
 
 class Content:
@@ -133,12 +134,13 @@ class Content:
     >>> from kvlib.workloads import Request
     >>> content = Content(trace_block_size=4)
     >>> content.tokens(3, Request(0.0, 6, 2, block_ids=(5, 8)), 0, 8)
-    [10, 0, 0, 0, 16, 0, 7, 7]
+    [0, 0, 0, 0, 2, 0, 7, 7]
     """
 
     def __init__(self, trace_block_size: int):
         self._block_size = whole("trace_block_size", trace_block_size)
         self._other_tokens = [0] * (trace_block_size - 1)
+        self._numbers: dict[int, int] = {}  # ids may be hashes of any length; tokens have 64 bits
 
     def check(self, name: str, request) -> None:
         """Raise ``ConfigError`` if the ids of a request do not fit its length."""
@@ -147,14 +149,16 @@ class Content:
             ids = getattr(request, field, None)
             if ids is None:
                 continue
+            if type(ids) is not tuple:
+                raise ConfigError(f"{name}.{field}: got {ids!r}, expected a tuple of whole numbers")
+            for place, block_id in enumerate(ids):
+                whole(f"{name}.{field}[{place}]", block_id, minimum=0)
             expected = -(-num_tokens // self._block_size)
             if len(ids) != expected:
                 raise ConfigError(
                     f"{name}.{field}: got {len(ids)} ids for {num_tokens} tokens, expected {expected} of "
                     f"prefix_caching={self._block_size} tokens each"
                 )
-            if max(ids) >= 2**63:
-                raise ConfigError(f"{name}.{field}: got {max(ids)}, expected ids below 2**63")
 
     def tokens(self, seq: int, request, start: int, stop: int) -> list[int]:
         """The ids of tokens ``start`` to ``stop - 1`` of prompt and answer."""
@@ -170,7 +174,7 @@ class Content:
         tokens, first = [], start // self._block_size
         for block in range(first, -(-stop // self._block_size)):
             # Equal ids mean equal pasts, too, so one token of a block tells it apart.
-            tokens.append(2 * ids[block])
+            tokens.append(2 * self._numbers.setdefault(ids[block], len(self._numbers)))
             tokens.extend(self._other_tokens)
         skipped = first * self._block_size
         return tokens[start - skipped : max(start, stop) - skipped]

@@ -77,7 +77,7 @@ class Scheduler:
     max_num_seqs : int or None
         Most sequences that run at once.
     max_num_batched_tokens : int or None
-        Most tokens in one step: one for each decoding request, the rest for prefills.
+        Most tokens in one step: one for each decoding sequence, the rest for prefills.
     chunked_prefill : bool
         Cut a prompt to what is left of ``max_num_batched_tokens`` (Agrawal et al., Sarathi-Serve, OSDI 2024);
         otherwise it waits for a step that has room for all of it. Decodes come first either way.
@@ -101,6 +101,8 @@ class Scheduler:
         self.max_num_seqs = math.inf if max_num_seqs is None else max_num_seqs
         self.max_num_batched_tokens = math.inf if max_num_batched_tokens is None else max_num_batched_tokens
         self.chunked_prefill = chunked_prefill
+        # Every running sequence will take a token in each step, and a seat.
+        self._most_sequences = min(self.max_num_seqs, self.max_num_batched_tokens)
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.closed: str | None = None
@@ -108,6 +110,11 @@ class Scheduler:
     def submit(self, job: Job) -> None:
         """Add the latest arrival."""
         self.waiting.append(job)
+
+    @property
+    def most_prefill_tokens(self) -> float:
+        """Most tokens that a request can bring to its prefill; in chunks there is no limit."""
+        return math.inf if self.chunked_prefill else self.max_num_batched_tokens
 
     @property
     def has_intake(self) -> bool:
@@ -138,8 +145,8 @@ class Scheduler:
         intake = Intake([], [], [])
         room = self.max_num_batched_tokens
         for job in self.running:
-            room -= self._chunk(job, room, intake) if job.num_tokens < job.prefill_tokens else job.size
-        while self.waiting and self.closed is None and self._seat_is_free(room, intake):
+            room -= self._chunk(job, room, intake) if job.is_prefilling else job.size
+        while self.waiting and self.closed is None and self._find_seat(room, intake):
             job = self.waiting[0]
             if not self._take_memory(job):
                 self.closed = "memory"
@@ -150,7 +157,10 @@ class Scheduler:
         return intake
 
     def leave(self, finished: list[Job]) -> list[Job]:
-        """Let finished requests go and return who is handed over; whoever waits may try again."""
+        """Let finished requests go and return those that are done with; whoever waits may try again.
+
+        All of them here; a static batch keeps them until its last one.
+        """
         for job in finished:
             self.memory.release(job.index)
             self.running.remove(job)
@@ -162,13 +172,16 @@ class Scheduler:
     def _decoding(self) -> list[Job]:
         if not self.chunked_prefill:  # whoever was admitted is past its prompt
             return list(self.running)
-        return [job for job in self.running if job.num_tokens >= job.prefill_tokens]
+        return [job for job in self.running if not job.is_prefilling]
 
-    def _seat_is_free(self, room: float, intake: Intake) -> bool:
+    def _find_seat(self, room: float, intake: Intake) -> bool:
+        """Whether the limits let the head of the queue in now; else the door closes, and says why."""
         job = self.waiting[0]
-        if self.max_num_seqs < math.inf and self.max_num_seqs < sum(one.size for one in [job, *self.running]):
-            self.closed = "seats"
-            return False
+        if self._most_sequences < math.inf:
+            num_sequences = job.size + sum([one.size for one in self.running])
+            if num_sequences > self._most_sequences:
+                self.closed = "seats" if num_sequences > self.max_num_seqs else "tokens"
+                return False
         if not job.swapped_slots:
             job.cached_tokens = self.memory.cached_tokens(job.index, job.request, job.prefill_tokens)
         prefill_tokens = 1 if self.chunked_prefill else job.prefill_tokens - job.cached_tokens
@@ -192,9 +205,8 @@ class Scheduler:
         else:
             job.num_tokens = job.cached_tokens
             job.capacity = job.cached_tokens + room.empty_slots
-        to_come = (job.final_tokens - decoding_from) // job.size
         left = (job.capacity - decoding_from) // room.num_tails
-        job.padding_slots = room.num_tails * max(0, left - to_come)
+        job.padding_slots = room.num_tails * max(0, left - job.steps_from(decoding_from))
         return True
 
     def _chunk(self, job: Job, room: float, intake: Intake) -> int:

@@ -49,7 +49,7 @@ class Knobs:
         Longest prompt plus output that is accepted, and what ``memory="max"`` reserves. 2,048 is OPT's
         context.
     max_num_seqs : int or None
-        Most requests that run at once; None is no limit.
+        Most sequences that run at once; None is no limit.
     max_num_batched_tokens : int or None
         Most tokens in one step; None is no limit. Without ``chunked_prefill`` at least ``max_len``: a prompt
         is prefilled in one step.

@@ -182,6 +182,22 @@ def test_a_group_larger_than_the_limits_is_rejected_on_arrival():
     assert simulate([request], num_slots=39, block_size=4).rejected == 1
 
 
+def test_a_group_that_could_not_come_back_is_rejected_on_arrival():
+    """16 + 4 x 42 tokens would have to be prefilled in one step after a preemption at the very end."""
+    requests = [Request(0.0, 1, 43), Request(0.0, 16, 43, num_sequences=4)]
+    knobs = {"num_slots": 237, "block_size": 3, "max_len": 128}
+    run = simulate(requests, max_num_batched_tokens=151, **knobs)
+    assert not run.deadlocked and (run.completed, run.rejected) == (1, 1)
+    assert simulate(requests, max_num_batched_tokens=184, **knobs).completed == 2
+
+
+@pytest.mark.parametrize("knobs", [{"max_num_batched_tokens": 9, "chunked_prefill": True}, {"max_num_batched_tokens": 161}])
+def test_no_step_has_more_tokens_than_allowed(knobs):
+    run = simulate([Request(0.0, 1, 20, num_sequences=8)] * 30, max_len=32, **knobs)
+    assert run.completed == 30
+    assert max(8 * stretch.num_running for stretch in run.timeline) <= knobs["max_num_batched_tokens"]
+
+
 @pytest.mark.parametrize("memory", ["max", "pow2", "oracle", "static"])
 def test_reserved_memory_cannot_share_a_prompt(memory):
     with pytest.raises(ConfigError, match=r"requests\[1\].num_sequences: got 2, expected 1 in reserved memory"):

@@ -81,6 +81,8 @@ class Reference:
         too_many = self.size(seq) > min(
             self.knobs.max_num_seqs or 10**9, self.knobs.max_num_batched_tokens or 10**9
         )
+        final_tokens = request.num_input_tokens + self.size(seq) * max(0, request.num_output_tokens - 1)
+        too_many |= not self.knobs.chunked_prefill and final_tokens > (self.knobs.max_num_batched_tokens or 10**9)
         if too_long or too_many or not self.memory.fits_alone(request):
             self.rejected.append(seq)
         else:
@@ -180,7 +182,7 @@ class Reference:
         while self.waiting:
             seq = self.waiting[0]
             num_sequences = sum(self.size(one) for one in [seq, *self.running])
-            if knobs.max_num_seqs is not None and num_sequences > knobs.max_num_seqs:
+            if num_sequences > min(knobs.max_num_seqs or 10**9, knobs.max_num_batched_tokens or 10**9):
                 break
             if seq in self.swapped:
                 if room < self.size(seq):

@@ -24,7 +24,7 @@ book: html
 
 html: $(VENV)/book.done node_modules/done
 	@rm -rf $(ASIDE)
-	@echo "Building the book: executes every notebook, 1 to 3 minutes"
+	@echo "Building the book: executes every notebook, 2 minutes or more"
 	@$(BOOK) 2>&1 | grep --line-buffered -v -e "running over TCP" -e "NbParserConfig(" -e "MdParserConfig(" -e "$(ASIDE)" \
 	-e "Your book's HTML" -e "You can look at your book" -e "Or paste this line"; test $${PIPESTATUS[0]} -eq 0 \
 	|| { echo "The book was not built (why stands above); the pages of the last build are still there." >&2; exit 1; }

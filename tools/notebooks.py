@@ -55,6 +55,9 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--no-execute", action="store_true")
     options = parser.parse_args()
+    for path in options.files:
+        if not path.is_file():
+            parser.error(f"{path}: no such notebook")
     files = options.files or sorted((ROOT / "notebooks").glob("*.ipynb"))
     for number, path in enumerate(files, start=1):
         print(f"[{number}/{len(files)}] {path.name}", file=sys.stderr, flush=True)

@@ -58,6 +58,17 @@
       }
     }
 
+    // Some seeds draw what the one before drew; a reader who asks for other numbers gets others.
+    async drawAnother() {
+      const { question } = this.problem;
+      for (let tries = 0; tries < 12 && this.problem.question === question; tries++) {
+        const { seed } = this;
+        await this.load(seed + 1);
+        if (this.seed === seed) return;
+      }
+      this.other.focus();
+    }
+
     put(seed, problem) {
       this.seed = seed;
       this.problem = problem;
@@ -82,7 +93,8 @@
     buttons() {
       const check = make("button", { type: "submit" }, "Check");
       const other = make("button", { type: "button" }, "Other numbers");
-      other.addEventListener("click", () => this.load(this.seed + 1));
+      other.addEventListener("click", () => this.drawAnother());
+      this.other = other;
       const link = make("button", { type: "button" }, "Link to this state");
       link.addEventListener("click", () => copyLink(link, this.id, { seed: this.seed }));
       return make("div", { class: "kv-buttons" }, check, other, link);

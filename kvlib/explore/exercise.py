@@ -150,9 +150,11 @@ class Exercise:
             drawn = self.draw(request.get("seed", FIRST_SEED))
             if "params" not in request:
                 return dumps(drawn.to_dict())
+            if not (isinstance(drawn, Search) and isinstance(request["params"], dict)):
+                raise ConfigError(f"params: got {request['params']!r}, expected the settings of an exercise that asks for one")
             verdict = drawn.check(request["params"])
             return dumps({"right": verdict.right, "reply": verdict.reply})
-        except ValueError as refusal:
+        except (ValueError, RecursionError) as refusal:
             return dumps({"error": str(refusal)})
 
     def text(self) -> str:

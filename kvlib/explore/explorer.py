@@ -119,7 +119,7 @@ class Explorer:
         """
         try:
             params = json.loads(params_json)
-        except ValueError as refusal:
+        except (ValueError, RecursionError) as refusal:
             return dumps({"error": str(refusal)})
         if not isinstance(params, dict):
             return dumps({"error": f"parameters: got {params_json[:40]!r}, expected a JSON object"})
@@ -148,7 +148,7 @@ class Explorer:
 def explorer(*, title: str, controls, predict=None, expects=None):
     """Declare the decorated function an explorer and register it.
 
-    The function keeps working as a plain function. See ``book/adding_a_chapter.md``.
+    The function keeps working as a plain function. See CONTRIBUTING.md.
 
     Examples
     --------
@@ -176,6 +176,8 @@ class Registry(Mapping):
 
     def find(self, item_id: str):
         """The item, or None."""
+        if not isinstance(item_id, str):
+            return None
         module = item_id.partition(".")[0]
         if item_id not in self._items and module in _figure_modules():
             importlib.import_module(f"kvlib.figures.{module}")

@@ -138,7 +138,7 @@ def move_the_wall(rng) -> Search:
     def judge(gpu, context, kv_dtype) -> Verdict:
         held = requests_held(model, get_gpu(gpu), context, kv_dtype)
         slots = kv_slots(model, get_gpu(gpu), kv_dtype) if held else 0
-        said = f"This setting holds {counted(held, 'request')} ({slots:,} slots of {context:,} tokens each)."
+        said = f"This setting holds {counted(held, 'request')} ({slots:,} token slots; a request takes {context:,})."
         return Verdict(low <= held <= high, said if low <= held <= high else f"{said} Wanted: {low} to {high}.")
 
     return Search(

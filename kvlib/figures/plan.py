@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvlib.errors import ConfigError
 from kvlib.explore import COMPUTED, Choice, Option, Prediction, View, explorer
 from kvlib.explore.palette import FREE, LIMIT, SERIES, USED
 from kvlib.explore.words import counted, short
@@ -11,7 +12,7 @@ from kvlib.figures.plan_drawings import card
 from kvlib.figures.plan_inputs import CONTROLS, controls, plan_of, setting_of
 from kvlib.figures.plan_links import links
 from kvlib.planner import ASSUMPTIONS, LEVERS, Flip, Plan, Step, flips, plan
-from kvlib.planner.flips import MEMORY, MOST, PREFILL
+from kvlib.planner.flips import MEMORY, MOST, PREFILL, verdicts
 from kvlib.planner.formats import kept_formats, sent_formats, smallest
 from kvlib.planner.lines import tier_of
 from kvlib.planner.setting import STORE_NAMES
@@ -100,7 +101,7 @@ def _wait_words(made: Plan) -> str:
     got = made.outcome
     if got.wait_s is None:
         return "overload: no finite wait"
-    return f"{1e3 * got.wait_s:.3g}"
+    return f"{float(f'{1e3 * got.wait_s:.3g}'):,.10g}"
 
 
 @explorer(
@@ -193,6 +194,8 @@ def sensitivity(
     """How far each assumption may be off before one verdict of the plan turns."""
     knobs = {name: value for name, value in locals().items() if name != "verdict"}
     made = plan_of(**knobs)
+    if verdict not in verdicts(made.setting):
+        raise ConfigError("verdict: this machine has no place for it; give the SSD, the pool or CPU memory some room, or pick another")
     found = flips(made, verdict)
     reached = [flip for flip in found if flip.factor]
     nearest = min(reached, key=lambda flip: max(flip.factor, 1 / flip.factor), default=None)
@@ -233,7 +236,7 @@ def _tornado(found: list[Flip]) -> dict:
 
 def _room_words(made: Plan, kind: str) -> str:
     tier = tier_of(made, kind)
-    return f"{tier.tokens / 1e6:.3g} million tokens at {tier.bytes_per_s / GB:.3g} GB/s"
+    return f"{float(f'{tier.tokens / 1e6:.3g}'):,.10g} million tokens at {tier.bytes_per_s / GB:.3g} GB/s"
 
 
 def _verdict_words(made: Plan, verdict: str) -> str:

@@ -149,6 +149,8 @@ def your_trace(path, speed, model) -> View:
     requests = [
         Request(one.arrival_s / speed, one.num_input_tokens, one.num_output_tokens) for one in sample_of(path)
     ]
+    if not any(one.num_output_tokens for one in requests):
+        raise ConfigError("path: no request of its busiest minute generates a token, expected at least one")
     longest = max(one.num_input_tokens + one.num_output_tokens for one in requests)
     slots = kv_slots(get_model(model), get_gpu(MODELS[model]))
     if longest > slots:

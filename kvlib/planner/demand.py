@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
+from kvlib.errors import ConfigError
 from kvlib.prefix import stack_distances
 from kvlib.prefix.replay import block_references
 from kvlib.specs.checks import real, whole
+from kvlib.workloads import Trace
 
 BLOCK_SIZES = (16, 32, 64, 128, 256, 512)
 # Sizes of a cache in tokens at which hits are noted; between two of them a straight line is drawn.
@@ -86,6 +88,8 @@ class Demand:
         >>> asks.found(3999, 16), asks.found(4000, 16), asks.found(4000, 512)
         ([0], [992], [512])
         """
+        if block_size not in BLOCK_SIZES:
+            raise ConfigError(f"block_size: got {block_size!r}, expected one of {', '.join(map(str, BLOCK_SIZES))}")
         size = BLOCK_SIZES.index(block_size)
         rows = [cell.hits[size] for cell in self.cells]
         return [round(tokens) for tokens in self._at(capacity_tokens, rows)]
@@ -170,6 +174,8 @@ def demand_of(trace) -> Demand:
     >>> [round(ratio, 2) for ratio in lru_hit_ratios(trace, [2**20 // 64])]
     [0.91]
     """
+    if not isinstance(trace, Trace):
+        raise ConfigError(f"trace: got {trace!r}, expected a Trace")
     rows = [
         (request, [_whole_blocks(request, trace.block_size, depths, size) for size in BLOCK_SIZES])
         for request, depths in zip(trace.requests, _depths_found(trace))

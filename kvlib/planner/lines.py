@@ -10,10 +10,13 @@ from kvlib.planner.outcome import Tier, outcome
 from kvlib.planner.rates import host_rate, wire_share
 from kvlib.planner.setting import STORE_NAMES
 from kvlib.planner.sizes import enough_bytes
+from kvlib.specs.checks import one_of
 
 GB = 1e9
 # Mooncake's objective for the time between tokens (section 8.1 of its paper); a longer stop is felt.
 TBT_SLO_S = 0.1
+# Below this share of tokens that ever return, nobody would call a prompt repeated.
+HARDLY = 0.02
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,15 @@ def typical_context(made: Plan) -> int:
 
 def tier_of(made: Plan, kind: str) -> Tier:
     """A store as the plan uses it, or as it would be if it were added."""
+    one_of("kind", kind, [store.kind for store in made.setting.stores])
     tiers = outcome(made.setting, with_lever(made.levers, kind), made.block_size).tiers
     return next(tier for tier in tiers if tier.name == STORE_NAMES[kind])
 
 
 def _memory(made: Plan) -> Line:
     got = made.outcome
+    if got.busy >= 1:
+        return Line("memory", f"{got.held} requests fit", "prefill leaves no time to decode", 1)
     running = f"more than {2 * got.held}" if got.running is None else f"{got.running}"
     because = f"your load keeps {running} running at once: {'enough' if got.fits else 'too few'}"
     return Line("memory", f"{got.held} requests fit", because, 1)
@@ -87,7 +93,11 @@ def _block(made: Plan) -> Line:
 
 def _gpu(made: Plan) -> Line:
     if "prefix" not in made.levers:
-        return Line("gpu", "no prefix cache needed", "hardly a prompt begins like an earlier one", 7)
+        reach = made.setting.demand.hit_ratio(math.inf)
+        if reach < HARDLY:
+            return Line("gpu", "no prefix cache needed", "hardly a prompt begins like an earlier one", 7)
+        because = f"{percent(reach)} of all tokens return, but too late for the room there is"
+        return Line("gpu", "no prefix cache here", because, 7)
     tier = made.outcome.tiers[0]
     because = f"room for {tier.tokens:,} tokens; {percent(tier.hit_share)} of all tokens hit"
     return Line("gpu", "reuse prefixes in GPU memory", because, 7)
@@ -122,7 +132,7 @@ def _copies(made: Plan) -> Line:
 
 def _overlap(made: Plan) -> Line:
     got, used = made.outcome, "overlap" in made.levers
-    because = f"on average {1e3 * got.load_s:.3g} ms to load, {1e3 * got.compute_s:.3g} to compute"
+    because = f"on average {_ms(got.load_s)} to load, {_ms(got.compute_s)} to compute"
     return Line("overlap", "load layer by layer" if used else "no need to overlap loading", because, 8)
 
 
@@ -147,14 +157,16 @@ def _queue(made: Plan) -> Line:
     if got.wait_s is None:
         because = f"prefill needs {got.busy:.2g} times the time there is"
         return Line("queue", "turn requests away, or add a machine", because, 12)
-    because = f"prefill is busy {percent(got.busy)}; a request waits {1e3 * got.wait_s:.3g} ms"
+    if not got.fits:
+        return Line("queue", "turn requests away, or add memory", f"only {got.held} requests fit at once", 12)
+    because = f"prefill is busy {percent(got.busy)}; a request waits {_ms(got.wait_s)}"
     return Line("queue", "admit everything", because, 12)
 
 
 def _decode(made: Plan) -> Line:
     setting, uncached = made.setting, longest_prefill(made)
     stop_s = prefill_s(setting.model, setting.gpu, uncached, 0, setting.num_gpus)
-    because = f"{uncached:,} uncached tokens stop decoding for {1e3 * stop_s:.3g} ms"
+    because = f"{uncached:,} uncached tokens stop decoding for {_ms(stop_s)}"
     choice = "chunk long prefills" if stop_s > TBT_SLO_S else "leave prefills whole"
     return Line("decode", choice, because, 10)
 
@@ -163,6 +175,15 @@ def longest_prefill(made: Plan) -> int:
     """The most tokens that requests of one kind have to compute, whatever the plan's tiers hold of them."""
     found = made.setting.demand.found(sum(tier.tokens for tier in made.outcome.tiers), made.block_size)
     return max(cell.input_tokens - n for cell, n in zip(made.setting.demand.cells, found))
+
+
+def _ms(seconds: float) -> str:
+    """A time to three digits.
+
+    >>> _ms(0.00624), _ms(16.53)
+    ('6.24 ms', '16,500 ms')
+    """
+    return f"{float(f'{1e3 * seconds:.3g}'):,.10g} ms"
 
 
 def _bytes(num_bytes: float) -> str:

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from kvlib.cost import decode_tokens_per_s, prefill_s, transfer_s
 from kvlib.errors import ConfigError
 from kvlib.planner.demand import BLOCK_SIZES
+from kvlib.planner.levers import BLOCKS, LEVERS
 from kvlib.planner.rates import kv_format, store_rate, wire_share
 from kvlib.planner.setting import Setting
 from kvlib.specs import LinkSpec, kv_slots
+from kvlib.specs.checks import one_of
 from kvlib.specs.kv_dtypes import KvDtype
 from kvlib.tiers import GpuCopies
+
+LEVER_KEYS = [lever.key for lever in (*LEVERS, BLOCKS)]
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ class Outcome(Served):
     Attributes
     ----------
     running : int or None
-        Requests that must be in memory at once to keep up; None if twice `held` would not do.
+        Requests that must be in memory at once to keep up; None if twice `held` would not do, or if prefill
+        leaves no time to decode.
     held : int
         Requests that fit.
     """
@@ -112,7 +117,7 @@ def outcome(setting: Setting, levers: frozenset[str], block_size: int = BLOCK_SI
     Raises
     ------
     ConfigError
-        If the weights leave no room, or the model's work cannot be counted.
+        If the weights leave no room, the model's work cannot be counted, or a lever or block size is unknown.
 
     Examples
     --------
@@ -123,6 +128,12 @@ def outcome(setting: Setting, levers: frozenset[str], block_size: int = BLOCK_SI
     >>> [round(1e3 * outcome(bare, levers).ttft_s) for levers in (frozenset(), frozenset({"prefix"}))]
     [191, 3]
     """
+    if not isinstance(levers, (set, frozenset)):
+        raise ConfigError(f"levers: got {levers!r}, expected a set of keys")
+    for lever in levers:
+        one_of("levers", lever, LEVER_KEYS)
+    if block_size not in BLOCK_SIZES:
+        raise ConfigError(f"block_size: got {block_size!r}, expected one of {', '.join(map(str, BLOCK_SIZES))}")
     dtype, demand = kv_format(setting, levers), setting.demand
     setting.model.require("layers", "weight_bytes")
     slots = kv_slots(setting.model, setting.gpu, dtype, setting.num_gpus)
@@ -232,12 +243,11 @@ def _running(setting: Setting, dtype: KvDtype, busy: float, held: int) -> int | 
         rate = decode_tokens_per_s(setting.model, setting.gpu, batch, context, dtype, setting.num_gpus)
         return rate >= needed_per_s
 
-    high = 1
+    low, high, most = 0, 1, max(2, 2 * held)
     while not keeps_up(high):
-        high *= 2
-        if high > max(2, 2 * held):
+        if high == most:
             return None
-    low = high // 2
+        low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if keeps_up(middle) else (middle, high)

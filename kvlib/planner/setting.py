@@ -11,6 +11,11 @@ from kvlib.tiers import CPU_MEMORY
 STORE_NAMES = {"host": CPU_MEMORY, "ssd": "SSD", "network": "network pool"}
 
 
+def _check_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{field}: got {value!r}, expected a {kind.__name__}")
+
+
 @dataclass(frozen=True)
 class Store:
     """A place outside the GPU.
@@ -36,6 +41,7 @@ class Store:
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, STORE_NAMES)
+        _check_kind("link", self.link, LinkSpec)
         real("num_bytes", self.num_bytes, above=True)
 
     @property
@@ -89,6 +95,10 @@ class Setting:
     max_kl: float = 0.003
 
     def __post_init__(self) -> None:
+        for field, kind in (("model", ModelSpec), ("gpu", GpuSpec), ("demand", Demand), ("copy_kernel", bool)):
+            _check_kind(field, getattr(self, field), kind)
+        for place, store in enumerate(self.stores):
+            _check_kind(f"stores[{place}]", store, Store)
         real("load_per_s", self.load_per_s, above=True)
         real("max_kl", self.max_kl)
         whole("num_gpus", self.num_gpus)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from kvlib.planner.choose import Plan, is_better
 from kvlib.planner.outcome import outcome
 from kvlib.planner.setting import Setting
+from kvlib.specs.checks import one_of
 
 # The answer is good to about 2 ** (1 / 8), nine percent: nobody buys memory more finely.
 HALVINGS, BISECTIONS = 12, 3
@@ -20,6 +21,11 @@ def enough_bytes(made: Plan, kind: str) -> float:
     kind : str
         A store that the plan uses.
 
+    Raises
+    ------
+    ConfigError
+        For another one.
+
     Examples
     --------
     40 contexts of 30,000 tokens are 157 GB of Llama-3-8B's KV, and half of that in INT8.
@@ -32,6 +38,7 @@ def enough_bytes(made: Plan, kind: str) -> float:
     >>> 0 < enough_bytes(plan(setting), "host") < 157e9
     True
     """
+    one_of("kind", kind, [store.kind for store in made.setting.stores if store.kind in made.levers])
     full = made.outcome
 
     def does(num_bytes: float) -> bool:

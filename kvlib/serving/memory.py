@@ -21,7 +21,7 @@ The engine never asks which policy it has. Its contract with one, verb by verb:
   nothing changed, if there is no room now. Only a memory whose ``grow`` can come to 0 is ever asked.
 - ``is_restless``: while this is true, single steps may change more than the number of tokens.
 - ``num_slots`` and ``held_slots`` count the memory, ``pinned_tokens`` those slots that are held for nobody in
-  particular; ``check_integrity()`` checks the books beneath.
+  particular, ``unit_slots`` what ``grow`` takes at a time; ``check_integrity()`` checks the books beneath.
 
 Every policy answers from the one structure it stands on; none counts blocks itself.
 """

@@ -285,6 +285,7 @@ def test_an_exercise_draws_other_numbers_and_answers(open_page):
     section.get_by_role("button", name="Other numbers").click()
     second = EXERCISES["kv_cache_exercises.bytes_per_token"].draw(2)
     page.wait_for_function("([s, q]) => s.querySelector('.kv-question').textContent === q", arg=[section.element_handle(), second.question])
+    assert page.evaluate("document.activeElement.textContent") == "Other numbers"  # and a keyboard stays where it was
     section.locator("input[type=text]").fill(str(second.answer))
     section.get_by_role("button", name="Check").click()
     assert section.locator(".kv-reply").text_content() == "✓ Right."

@@ -53,6 +53,8 @@ def test_most_positions_show_something(explorer_id, stars):
 def test_declared_directions_hold(explorer_id, stars):
     for name, wanted in REGISTRY[explorer_id].expects.items():
         direction, _, number = wanted.partition(":")
+        known = REGISTRY[explorer_id].view().numbers
+        assert number in known, f"expects names {number!r}; the view's numbers are {', '.join(known)}"
         values = [s["numbers"][number] for s in stars(explorer_id)[name] if "error" not in s]
         steps = list(zip(values, values[1:]))
         if direction == "rises":

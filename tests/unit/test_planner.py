@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvlib.cost import prefill_s, transfer_s
+from kvlib.cost import decode_tokens_per_s, prefill_s, transfer_s
 from kvlib.errors import ConfigError
 from kvlib.planner import (
     LEVERS,
@@ -329,3 +329,59 @@ def test_bad_settings_are_refused_by_name():
 
 def test_levers_have_one_name_each():
     assert len({lever.key for lever in LEVERS}) == len(LEVERS) == len({lever.name for lever in LEVERS})
+
+
+# Reasons and refusals.
+
+def reasons(asks, load_per_s, **other):
+    made = plan(setting(asks, load_per_s, stores=(), **other))
+    return made, {line.topic: f"{line.choice}: {line.because}" for line in lines(made)}
+
+
+def test_a_cache_without_room_is_not_called_useless():
+    """40 contexts of 59,000 tokens are 309 GB of Llama-3-8B's KV."""
+    made, said = reasons(returning(60_000, 1000, 10, contexts=40), 0.05)
+    assert "prefix" not in made.levers and made.setting.demand.hit_ratio(math.inf) > 0.9
+    assert "98 % of all tokens return, but too late" in said["gpu"]
+
+
+def test_reasons_do_not_contradict_one_another():
+    made, busy = reasons(LONG, 50.0)
+    assert made.outcome.busy >= 1 and "no time to decode" in busy["memory"] and "turn requests away" in busy["queue"]
+    made, full = reasons(returning(1000, 100, 2000), 20.0, gpu=get_gpu("l40s"))
+    assert not made.outcome.fits and made.outcome.busy < 1
+    assert "too few" in full["memory"] and "admit everything" not in full["queue"]
+
+
+@pytest.mark.parametrize("output_tokens", [50, 300, 900])
+def test_running_is_the_smallest_batch_that_keeps_up(output_tokens):
+    """Tried one by one up to twice what fits; None is said only if none of them does."""
+    here = setting(returning(2000, 100, output_tokens), 3.0, stores=(), gpu=get_gpu("l40s"))
+    got = outcome(here, frozenset())
+    context, needed = round(here.demand.input_tokens + output_tokens / 2), 3.0 * output_tokens / (1 - got.busy)
+    enough = [
+        batch for batch in range(1, 2 * got.held + 1)
+        if decode_tokens_per_s(LLAMA, here.gpu, batch, context) >= needed
+    ]
+    assert got.running == (min(enough) if enough else None)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: outcome(setting(), {"prefx"}), "levers: got 'prefx'"),
+        (lambda: outcome(setting(), "prefix"), "levers: got 'prefix', expected a set"),
+        (lambda: outcome(setting(), frozenset(), 15), "block_size: got 15"),
+        (lambda: DOCUMENTS.found(1, 15), "block_size: got 15"),
+        (lambda: demand_of(None), "trace: got None"),
+        (lambda: enough_bytes(plan(setting(LONG, stores=())), "ssd"), "kind: got 'ssd'"),
+        (lambda: setting(gpu="h100-80gb"), "gpu: got 'h100-80gb', expected a GpuSpec"),
+        (lambda: setting(None), "demand: got None"),
+        (lambda: setting(stores=("host",)), r"stores\[0\]: got 'host'"),
+        (lambda: setting(copy_kernel="no"), "copy_kernel: got 'no'"),
+        (lambda: Store("host", 1e9, "pcie5-x16"), "link: got 'pcie5-x16'"),
+    ],
+)
+def test_what_is_no_setting_is_refused_by_name(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()

@@ -18,7 +18,8 @@
   // A sheet of paper is narrower than the window the picture was drawn for.
   function letPaperScale(element) {
     for (const svg of element.querySelectorAll(".main-svg")) {
-      svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
+      const box = `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`;
+      if (svg.getAttribute("viewBox") !== box) svg.setAttribute("viewBox", box);  // setting it lays the page out anew
     }
   }
 

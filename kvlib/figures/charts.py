@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvlib.explore.palette import LIMIT
+
 HEIGHT = 380
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", "\\", ".", "-")
@@ -109,6 +111,22 @@ def _mark(mark: Mark) -> dict:
 def _wall(x: float, color: str) -> dict:
     line = {"color": color, "width": 2, "dash": "dash"}
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
+
+
+def level(y: float) -> dict:
+    """A dotted line across the picture: a limit on its vertical axis; append it to the layout's shapes."""
+    line = {"color": LIMIT, "width": 1.5, "dash": "dot"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def up_to(xs: Sequence[float], ys: Sequence[float], ceiling: float) -> tuple[list[float], list[float]]:
+    """A rising line as far as the picture goes: its last point is the first one above the ceiling.
+
+    >>> up_to([1, 2, 3, 4], [10, 20, 90, 400], ceiling=50)
+    ([1, 2, 3], [10, 20, 90])
+    """
+    drawn = 1 + sum(y <= ceiling for y in ys)
+    return list(xs[:drawn]), list(ys[:drawn])
 
 
 def _wall_words(x: float, words: str, color: str, x_axis: dict) -> dict:

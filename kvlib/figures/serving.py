@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlib.explore import Choice, Option, Prediction, View, explorer
 from kvlib.explore.palette import LIMIT, POLICY, SERIES
-from kvlib.figures.charts import Line, Mark, axis, line_chart
+from kvlib.figures.charts import Line, Mark, axis, level, line_chart, up_to
 from kvlib.figures.serving_data import (
     NAMES, PAPER, PAPER_GAINS, POLICIES, PRECOMPUTED, SYSTEMS, WORKLOADS, best_rate, curve, gain, mean_latency_ms,
     precomputed,
@@ -55,17 +55,14 @@ def curves(share, workload, system) -> View:
     ceiling = HIGHEST_DRAWN_MS
     figure = line_chart(
         [
-            Line(NAMES[p], *_up_to(rows[p], ceiling), POLICY[p], dash=i, markers=True)
+            Line(NAMES[p], *up_to(*list(zip(*rows[p]))[:2], ceiling), POLICY[p], dash=i, markers=True)
             for i, p in enumerate(reversed(POLICIES))
         ],
         axis("arrival rate (requests/s)", low=0, high=1.02 * rows["paged"][-1][0]),
         axis("mean latency (ms per output token)", low=0, high=ceiling),
         walls=[(rate, "your rate", LIMIT)],
     )
-    figure["layout"]["shapes"].append(
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": LIMIT_MS, "y1": LIMIT_MS,
-         "line": {"color": LIMIT, "width": 1.5, "dash": "dot"}}
-    )
+    figure["layout"]["shapes"].append(level(LIMIT_MS))
     held = [NAMES[p] for p in POLICIES if latencies[p] <= LIMIT_MS]
     return View(
         title=f"{rate:.3g} requests/s on {system}: within {LIMIT_MS} ms a token {_list(held)}",
@@ -96,13 +93,6 @@ def curves(share, workload, system) -> View:
 
 def _num_requests(workload: str) -> str:
     return f"{precomputed()['num_requests'][workload]:,}"
-
-
-def _up_to(rows, ceiling: float) -> tuple[list[float], list[float]]:
-    """The line as far as the picture goes: its last point is the first one above the ceiling."""
-    inside = sum(ms <= ceiling for _, ms, _ in rows)
-    drawn = rows[: inside + 1]
-    return [row[0] for row in drawn], [row[1] for row in drawn]
 
 
 def _list(names: list[str]) -> str:

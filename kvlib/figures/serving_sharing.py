@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kvlib.explore import Choice, Option, Prediction, View, explorer
 from kvlib.explore.palette import LIMIT, POLICY, SERIES
-from kvlib.figures.charts import Line, axis, line_chart
+from kvlib.figures.charts import Line, axis, level, line_chart, up_to
 
 PRECOMPUTED = "simulated beforehand by kvlib (kvlib/figures/data/make_serving_sharing.py)"
-# Mean latency per token: about four times that of an idle server without caching.
+# Mean latency per token: three to four times that of an idle server without caching.
 LIMITS_MS = {"chat": 50, "agents": 2000, "documents": 200, "rag": 100}
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15)
 KINDS = {
@@ -45,6 +45,10 @@ def caching_gain(kind: str) -> float:
 def caching_curve(kind: str, is_on: bool) -> list[list[float]]:
     """Rows of rate (requests/s), mean latency per token (ms), mean TTFT (ms), hit ratio."""
     return precomputed()["caching_curves"][f"{kind}|{is_on}"]
+
+
+def _num_requests(load: str) -> str:
+    return f"{precomputed()['num_requests'][load]:,}"
 
 
 def sampled_rate(load: str, way: str, size: int) -> float:
@@ -88,17 +92,14 @@ def caching(kind, share) -> View:
     ceiling = 4 * limit
     figure = line_chart(
         [
-            Line("caching on", *_up_to(on, ceiling), POLICY["paged"], markers=True),
-            Line("caching off", *_up_to(off, ceiling), SERIES[1], dash=1, markers=True),
+            Line("caching on", *up_to(*list(zip(*on))[:2], ceiling), POLICY["paged"], markers=True),
+            Line("caching off", *up_to(*list(zip(*off))[:2], ceiling), SERIES[1], dash=1, markers=True),
         ],
         axis("arrival rate (requests/s)", low=0, high=1.02 * on[-1][0]),
         axis("mean latency (ms per output token)", low=0, high=ceiling),
         walls=[(rate, "your rate", LIMIT)],
     )
-    figure["layout"]["shapes"].append(
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit, "y1": limit,
-         "line": {"color": LIMIT, "width": 1.5, "dash": "dot"}}
-    )
+    figure["layout"]["shapes"].append(level(limit))
     return View(
         title=f"{kind}: {100 * on[at][3]:.0f} % of the prompt tokens are found, and the server sustains {gain:.2f} times the rate",
         picture=figure,
@@ -111,16 +112,11 @@ def caching(kind, share) -> View:
         ],
         source=PRECOMPUTED,
         note=(
-            f"Dotted: the limit of {limit:,} ms. Llama-3-8B on one A100-40GB, blocks of 16, 300 to 1,500 requests a run; the loads are "
+            f"Dotted: the limit of {limit:,} ms. Llama-3-8B on one A100-40GB, blocks of 16, {_num_requests(kind)} requests a run; the loads are "
             "ours (kvlib.workloads). A free block keeps its content until its place is needed, so a busier server finds less."
         ),
         numbers={"gain": gain, "off_ms": off[at][1], "on_ms": on[at][1], "hit_ratio": on[at][3]},
     )
-
-
-def _up_to(rows, ceiling: float) -> tuple[list[float], list[float]]:
-    drawn = rows[: 1 + sum(row[1] <= ceiling for row in rows)]
-    return [row[0] for row in drawn], [row[1] for row in drawn]
 
 
 # ---------------------------------------------------------------- several answers to one prompt
@@ -166,7 +162,7 @@ def several(size, load) -> View:
         ],
         source=PRECOMPUTED,
         note=(
-            "Mean latency within 50 ms per token; OPT-13B on an A100-40GB, 120 (ShareGPT) or 1,000 prompts a run. All answers to a prompt "
+            f"Mean latency within 50 ms per token; OPT-13B on an A100-40GB, {_num_requests(load)} prompts a run. All answers to a prompt "
             "are equally long. The parent of each beam is drawn at random, which loses as many beams a step as a real search "
             "(chapter 4)."
         ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kvlib.cost import decode_tokens_per_s, prefill_s, transfer_s
 from kvlib.errors import ConfigError
 from kvlib.planner.demand import BLOCK_SIZES
-from kvlib.planner.levers import BLOCKS, LEVERS
+from kvlib.planner.levers import LEVERS
 from kvlib.planner.rates import kv_format, store_rate, wire_share
 from kvlib.planner.setting import Setting
 from kvlib.specs import LinkSpec, kv_slots
@@ -20,7 +20,7 @@ from kvlib.specs.checks import one_of
 from kvlib.specs.kv_dtypes import KvDtype
 from kvlib.tiers import GpuCopies
 
-LEVER_KEYS = [lever.key for lever in (*LEVERS, BLOCKS)]
+LEVER_KEYS = [lever.key for lever in LEVERS]
 
 
 @dataclass(frozen=True)

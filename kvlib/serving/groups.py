@@ -8,12 +8,19 @@ from collections.abc import Hashable, Sequence
 from random import Random
 
 from kvlib.blocks.manager import BlockManager
+from kvlib.errors import ConfigError
 from kvlib.specs.checks import whole
 
 
 def group_size(request) -> int:
     """Sequences that answer a request; 1 for a request that does not say."""
     return getattr(request, "num_sequences", 1)
+
+
+def refuse_groups(name: str, request, why: str) -> None:
+    """Raise ``ConfigError``, naming the row, for a request with more than one sequence."""
+    if group_size(request) > 1:
+        raise ConfigError(f"{name}.num_sequences: got {request.num_sequences}, expected 1 {why}")
 
 
 def is_beam_search(request) -> bool:

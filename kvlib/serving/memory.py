@@ -32,7 +32,7 @@ from typing import NamedTuple
 from kvlib.blocks.manager import BlockManager
 from kvlib.blocks.reservation import Reservation
 from kvlib.errors import ConfigError, OutOfBlocks
-from kvlib.serving.groups import Groups, group_size, is_beam_search
+from kvlib.serving.groups import Groups, group_size, is_beam_search, refuse_groups
 from kvlib.specs.checks import real, whole
 
 
@@ -194,15 +194,15 @@ class PagedMemory(BlockMemory):
         more_tokens = max(0, request.num_output_tokens - 1)
         needed = self._blocks_of_group(request.num_input_tokens, more_tokens, group_size(request))
         open_slots = self.manager.num_blocks * self.unit_slots - self.pinned_tokens
-        return needed * self.unit_slots - self.cached_tokens(None, request, 0) <= open_slots
+        return needed * self.unit_slots - self._pinned_for(request) <= open_slots
 
     def cached_tokens(self, seq: Hashable, request, num_tokens: int) -> int:
         """See the module contract."""
-        return 0
+        return self._pinned_for(request)
 
     def admit(self, seq: Hashable, request, num_tokens: int) -> Room | None:
         """See the module contract. A group that comes again shares its prompt and nothing else."""
-        size, cached = group_size(request), self.cached_tokens(seq, request, num_tokens)
+        size, cached = group_size(request), self._pinned_for(request)
         prompt_tokens = num_tokens if size == 1 else request.num_input_tokens
         own_tokens = (num_tokens - prompt_tokens) // size  # generated before it was preempted
         num_blocks = self._blocks_of_group(prompt_tokens, own_tokens, size) - cached // self.unit_slots
@@ -271,6 +271,10 @@ class PagedMemory(BlockMemory):
         self.manager.take_copies()
         return Room(len(members) * (-(filled + 1) % self.unit_slots), len(members))
 
+    def _pinned_for(self, request) -> int:
+        """Tokens of its prompt that are pinned for everybody."""
+        return 0
+
     def _start(self, seq: Hashable, num_tokens: int, cached: int) -> None:
         self.manager.allocate(seq, num_tokens)
 
@@ -307,11 +311,7 @@ class ReservedMemory:
 
     def check(self, name: str, request) -> None:
         """See the module contract. Contiguous memory shares nothing, so it knows no groups."""
-        if group_size(request) > 1:
-            raise ConfigError(
-                f"{name}.num_sequences: got {request.num_sequences}, expected 1 in reserved memory, which "
-                "cannot share a prompt: send as many requests"
-            )
+        refuse_groups(name, request, "in reserved memory, which cannot share a prompt: send as many requests")
 
     def cached_tokens(self, seq: Hashable, request, num_tokens: int) -> int:
         """See the module contract."""

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 
 from kvlib.errors import ConfigError
 from kvlib.prefix.block_cache import BlockCache
-from kvlib.serving.groups import group_size
+from kvlib.serving.groups import refuse_groups
 from kvlib.serving.memory import BlockMemory, Growth, Room, number_of_blocks
 from kvlib.specs.checks import whole
 
@@ -55,10 +55,7 @@ class CachedMemory(BlockMemory):
 
     def check(self, name: str, request) -> None:
         """See the contract of :mod:`kvlib.serving.memory`."""
-        if group_size(request) > 1:
-            raise ConfigError(
-                f"{name}.num_sequences: got {request.num_sequences}, expected 1 with prefix_caching"
-            )
+        refuse_groups(name, request, "with prefix_caching")
         self._content.check(name, request)
 
     def fits_alone(self, request) -> bool:

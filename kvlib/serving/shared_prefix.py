@@ -55,8 +55,8 @@ class PrefixedMemory(PagedMemory):
         if num_blocks:
             self.manager.allocate(PREFIX, self.pinned_tokens)
 
-    def cached_tokens(self, seq: Hashable, request, num_tokens: int) -> int:
-        """See the contract of :mod:`kvlib.serving.memory`. A prompt that is no longer shares nothing."""
+    def _pinned_for(self, request) -> int:
+        """The prefix, unless the prompt is no longer than it: at least one token must be computed."""
         return self.pinned_tokens if request.num_input_tokens > self.shared_prefix_tokens else 0
 
     def _start(self, seq: Hashable, num_tokens: int, cached: int) -> None:

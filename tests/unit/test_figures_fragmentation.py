@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shown import view
 
 from kvlib.blocks import next_power_of_two
 from kvlib.explore import EXERCISES, REGISTRY, check_answer
@@ -28,10 +29,6 @@ IDS = (
     "fragmentation.buddy_map", "fragmentation.growth", "fragmentation.tail", "fragmentation.slot_seconds",
 )
 few = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def view(explorer_id, **params):
-    return REGISTRY[explorer_id].view(**params)
 
 
 def table(explorer_id, **params):

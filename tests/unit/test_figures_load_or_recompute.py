@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from shown import numbers
 
 from kvlib.cost import break_even_bytes_per_s, prefill_s, recompute_s, transfer_s
 from kvlib.errors import ConfigError
@@ -17,10 +18,6 @@ from kvlib.tiers import overlapped_prefill
 MODULES = ("load_or_recompute", "load_or_recompute_overlap")
 IDS = [i for i in REGISTRY if i.partition(".")[0] in MODULES]
 LLAMA, H100 = get_model("llama-3-8b"), get_gpu("h100-80gb")
-
-
-def numbers(explorer_id, **params):
-    return REGISTRY[explorer_id].view(**params).numbers
 
 
 def table(explorer_id, **params):

@@ -8,6 +8,7 @@ import json
 import random
 
 import pytest
+from shown import view
 
 from kvlib.cluster import replay_prefill
 from kvlib.explore import EXERCISES, REGISTRY, check_answer
@@ -16,10 +17,6 @@ from kvlib.figures.mooncake import NAMES, run, small_trace, two_switches
 
 for module in ("mooncake_steps", "mooncake_pool"):
     importlib.import_module(f"kvlib.figures.{module}")
-
-
-def view(explorer_id, **params):
-    return REGISTRY[explorer_id].view(**params)
 
 
 def rows(explorer_id, **params):

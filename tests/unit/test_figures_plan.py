@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 import pytest
+from shown import view
 
 from kvlib.cost import break_even_bytes_per_s
 from kvlib.explore import EXERCISES, REGISTRY, Problem, check_answer
@@ -26,10 +27,6 @@ EXPLORERS = ("plan.waterfall", "plan.monday", "plan.sensitivity")
 DEFAULTS = {control.name: control.default for control in CONTROLS}
 ROOT = Path(__file__).parents[2]
 ROW = {"timestamp": 0, "input_length": 1500, "output_length": 20, "hash_ids": [0, 1, 2]}
-
-
-def view(explorer_id, **params):
-    return REGISTRY[explorer_id].view(**params)
 
 
 # Stored demands.

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from shown import asked, numbers, view
 
-from kvlib.explore import EXERCISES, REGISTRY
+from kvlib.explore import EXERCISES
 from kvlib.figures.data.make_preemption import MEMORY_PERCENT, RATES, WATERMARKS, point
 from kvlib.figures.preemption import TOY, toy_run
 from kvlib.figures.preemption_drawings import lanes
 from kvlib.figures.preemption_pressure import PERCENTS, precomputed, runs
-
-
-def view(name, **params):
-    return REGISTRY[name].view(**params)
-
-
-def numbers(name, **params):
-    return view(name, **params).numbers
-
-
-def asked(name):
-    prediction = REGISTRY[name].predict()
-    return prediction.options[prediction.answer]
 
 
 class TestDeadlock:

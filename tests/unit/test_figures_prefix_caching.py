@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from shown import numbers
 
 from kvlib.explore import EXERCISES, REGISTRY, Problem, check_answer
 from kvlib.figures.prefix_caching_hashing import CACHED, EDITED, look_up, model_runs
@@ -21,10 +22,6 @@ from kvlib.workloads.published import CONVERSATION
 
 SHARED = Path(os.environ.get("KVLIB_SHARED", Path(__file__).parents[3] / "shared"))
 REAL_TRACE = SHARED / "data" / "mooncake_conversation_trace.jsonl"
-
-
-def numbers(name, **params):
-    return REGISTRY[name].view(**params).numbers
 
 
 # Hit ratio against capacity

@@ -8,9 +8,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from shown import asked, numbers, view
 
 from kvlib.errors import ConfigError
-from kvlib.explore import EXERCISES, REGISTRY, check_answer
+from kvlib.explore import EXERCISES, check_answer
 from kvlib.figures import serving, serving_data, serving_memory, serving_sharing
 from kvlib.figures.data import make_serving, make_serving_sharing
 from kvlib.figures.serving_data import best_rate, curve, gain, mean_latency_ms, rate_behind_prefix, rate_with_memory
@@ -18,19 +19,6 @@ from kvlib.figures.serving_knobs import BASE, run, sample_of
 
 SHARED = Path(os.environ.get("KVLIB_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 REAL_TRACES = ("AzureLLMInferenceTrace_conv.csv", "mooncake_conversation_trace.jsonl")
-
-
-def view(name, **params):
-    return REGISTRY[name].view(**params)
-
-
-def numbers(name, **params):
-    return view(name, **params).numbers
-
-
-def asked(name):
-    prediction = REGISTRY[name].predict()
-    return prediction.options[prediction.answer]
 
 
 class TestPrecomputed:
@@ -64,6 +52,8 @@ class TestPrecomputed:
         )
         assert serving_sharing.SHARES == make_serving_sharing.SHARES
         assert serving_sharing.SIZES == make_serving_sharing.SIZES
+        sizes = {**make_serving_sharing.CACHING_REQUESTS, **make_serving_sharing.SAMPLED_REQUESTS}
+        assert serving_sharing.precomputed()["num_requests"] == sizes
         assert serving_sharing.LIMITS_MS == {kind: 1e3 * limit for kind, limit in make_serving_sharing.LIMITS_S.items()}
         assert tuple(serving_sharing.KINDS) == make_serving_sharing.KINDS
         assert set(serving_sharing.WAYS) == set(make_serving_sharing.WAYS)

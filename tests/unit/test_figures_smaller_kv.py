@@ -9,6 +9,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from shown import numbers
 
 from kvlib.cost import break_even_bytes_per_s
 from kvlib.explore import EXERCISES, REGISTRY, check_answer
@@ -19,10 +20,6 @@ from kvlib.specs import get_gpu, get_model
 MODULES = ("smaller_kv", "smaller_kv_bits", "smaller_kv_bytes")
 IDS = [i for i in REGISTRY if i.partition(".")[0] in MODULES]
 MAKER = Path(data.__file__).with_name("data") / "make_smaller_kv.py"
-
-
-def numbers(explorer_id, **params):
-    return REGISTRY[explorer_id].view(**params).numbers
 
 
 # The measurements agree with what was known before.

@@ -7,13 +7,10 @@ import json
 from importlib.resources import files
 
 import pytest
+from shown import numbers
 
 from kvlib.explore import EXERCISES, REGISTRY, check_answer
 from kvlib.tiers import Machine
-
-
-def numbers(explorer_id, **params):
-    return REGISTRY[explorer_id].view(**params).numbers
 
 
 def table(explorer_id, **params):

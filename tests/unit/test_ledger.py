@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kvlib.cost import prefill_s
 from kvlib.errors import ConfigError
-from kvlib.ledger import LONG_DOCUMENT, SHORT_CHAT, USERS, Entry, Line, ideal_entry, ledger, read_ledger
+from kvlib.ledger import GPU, MODEL, LONG_DOCUMENT, SHORT_CHAT, USERS, Entry, Line, ideal_entry, ledger, read_ledger
+from kvlib.planner import returning
+from kvlib.specs import get_gpu, get_model
 
 PRINTED = ledger([ideal_entry(user) for user in USERS])
 
@@ -49,3 +54,13 @@ def test_a_variant_may_stand_behind_the_name():
 def test_what_is_no_ledger_is_refused(text, named):
     with pytest.raises(ConfigError, match=named):
         read_ledger(text)
+
+
+def test_the_numbers_in_the_notes_are_computed():
+    """Lines 7 and 15 of book/ledger.md: what a second visit holds, and how long it takes without any cache."""
+    notes = (Path(__file__).resolve().parents[2] / "book" / "ledger.md").read_text("utf-8")
+    visits = [returning(user.final_tokens, SHORT_CHAT.num_input_tokens, user.num_output_tokens) for user in USERS]
+    held = " and ".join(f"{visit.input_tokens + visit.output_tokens:,.0f}" for visit in visits)
+    waits = [prefill_s(get_model(MODEL), get_gpu(GPU), round(visit.input_tokens)) for visit in visits]
+    assert f"({held} tokens)" in notes
+    assert f"without it they would wait {1e3 * waits[0]:.0f} and {1e3 * waits[1]:.0f} ms" in notes

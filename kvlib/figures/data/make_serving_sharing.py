@@ -27,7 +27,7 @@ SYSTEM = {"model": "llama-3-8b", "gpu": "a100-40gb", "max_len": 130_000}
 KINDS = ("chat", "agents", "documents", "rag")
 # Runs of minutes: a conversation must have time to come back.
 CACHING_REQUESTS = {"chat": 1500, "agents": 400, "documents": 300, "rag": 600}
-# Mean latency per output token: about four times that of an idle server without caching, whose prompts are long.
+# Mean latency per output token: three to four times that of an idle server without caching, whose prompts are long.
 LIMITS_S = {"chat": 0.05, "agents": 2.0, "documents": 0.2, "rag": 0.1}
 # Arrival rates as shares of the highest rate that is served within the limit with caching.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15)
@@ -99,6 +99,7 @@ def main(jobs: int) -> None:
             f"{SAMPLED_REQUESTS} prompts that are answered several times, within 50 ms; seed {SEED}; blocks of {BLOCK_SIZE}; "
             f"rates found to {PRECISION:.0%}",
         },
+        "num_requests": {**CACHING_REQUESTS, **SAMPLED_REQUESTS},
         "caching_rates": rates,
         "caching_curves": table(curve, lines, ("kind", "is_on"), jobs),
         "sampled_rates": table(best_sampled, groups, ("load", "way", "size"), jobs),
